@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class BundleError(Exception):
@@ -54,6 +54,10 @@ class BundleError(Exception):
         self.detail, self.then = detail, then
         super().__init__(self.paragraph())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by fields, so that an error crosses from a worker process whole."""
+        return _rebuilt, (type(self), dict(self.__dict__))
+
     def paragraph(self) -> str:
         """The message as printed after ``error: ``; lines after the first are indented."""
         lines = [f"{self.subject}: {self.problem}"]
@@ -65,6 +69,13 @@ class BundleError(Exception):
             if value is not None:
                 lines.append(f"  {value}")
         return "\n".join(lines)
+
+
+def _rebuilt(kind: type[BundleError], fields: dict[str, Any]) -> BundleError:
+    error = kind.__new__(kind)
+    error.__dict__.update(fields)
+    error.args = (error.paragraph(),)
+    return error
 
 
 class VerdictFailed(BundleError):

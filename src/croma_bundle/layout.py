@@ -1,0 +1,136 @@
+"""Every path on the volume; the only module that joins its paths.
+
+    tilesets/<tileset>/     manifest.csv  tileset.toml  occurrences.csv  pixels.json  source/
+    embeddings/<tileset>/   manifest.csv  <Encoder>.npy  <Encoder>.npy.json  .work/<Encoder>/  .work/<Encoder>.lock
+    encoders/*.toml         private encoder declarations
+    metrics/<protocol>/<benchmark>[@<confounder>]/  metrics.csv …  per_sample/<Encoder>.csv.gz
+    metrics/<protocol>/cross_benchmark.csv
+
+Invariant: `<Encoder>.npy.json` (the sidecar) exists only beside a complete `<Encoder>.npy`; it is written last and
+removed first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from croma_bundle.errors import EnvironmentFault, UsageError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(@[A-Za-z0-9][A-Za-z0-9._+-]*)?")
+"""What tilesets, benchmarks and encoders may be called (`RudolfV-2-S`, `DINOv2-B@croma-0.3.0`)."""
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return `name`, or raise `UsageError` where it could not be a file name on every machine.
+
+    `.npy` and `.json` endings are refused because a file of that name would be taken for an artifact.
+    """
+    if not NAME.fullmatch(name) or len(name) > 100 or name.endswith((".npy", ".json", ".tmp", ".lock")):
+        raise UsageError(
+            f"{kind} {name!r}",
+            "this name cannot be used",
+            wanted="letters, digits and . _ + - (first a letter or digit), at most 100, one @recipe at the end",
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The shared folder that every step reads from and writes to."""
+
+    root: Path
+
+    # tilesets
+    @property
+    def tilesets(self) -> Path:
+        return self.root / "tilesets"
+
+    def tileset(self, tileset: str) -> Path:
+        return self.tilesets / tileset
+
+    def tile_manifest(self, tileset: str) -> Path:
+        return self.tileset(tileset) / "manifest.csv"
+
+    def tileset_declaration(self, tileset: str) -> Path:
+        return self.tileset(tileset) / "tileset.toml"
+
+    def occurrences(self, tileset: str) -> Path:
+        return self.tileset(tileset) / "occurrences.csv"
+
+    def pixels(self, tileset: str) -> Path:
+        return self.tileset(tileset) / "pixels.json"
+
+    def tile_source(self, tileset: str) -> Path:
+        return self.tileset(tileset) / "source"
+
+    def tileset_lock(self, tileset: str) -> Path:
+        return self.tilesets / f".{tileset}.lock"
+
+    # embeddings
+    @property
+    def embeddings_root(self) -> Path:
+        return self.root / "embeddings"
+
+    def embeddings(self, tileset: str) -> Path:
+        return self.embeddings_root / tileset
+
+    def embedding_manifest(self, tileset: str) -> Path:
+        return self.embeddings(tileset) / "manifest.csv"
+
+    def matrix(self, tileset: str, encoder: str) -> Path:
+        return self.embeddings(tileset) / f"{encoder}.npy"
+
+    def sidecar(self, tileset: str, encoder: str) -> Path:
+        return self.embeddings(tileset) / f"{encoder}.npy.json"
+
+    def work(self, tileset: str, encoder: str) -> Path:
+        return self.embeddings(tileset) / ".work" / encoder
+
+    def job_lock(self, tileset: str, encoder: str) -> Path:
+        return self.embeddings(tileset) / ".work" / f"{encoder}.lock"
+
+    # declarations
+    @property
+    def encoder_declarations(self) -> Path:
+        return self.root / "encoders"
+
+    # metrics
+    def protocol(self, protocol: str) -> Path:
+        return self.root / "metrics" / protocol
+
+    def metrics(self, protocol: str, benchmark: str, confounder: str | None = None) -> Path:
+        return self.protocol(protocol) / (f"{benchmark}@{confounder}" if confounder else benchmark)
+
+    def cross_benchmark(self, protocol: str) -> Path:
+        return self.protocol(protocol) / "cross_benchmark.csv"
+
+    def score_lock(self, protocol: str) -> Path:
+        return self.protocol(protocol) / ".score.lock"
+
+    def relative(self, path: Path) -> str:
+        """`path` as the user knows it: relative to the volume where it lies inside."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+    def require_writable(self) -> None:
+        """Raise `EnvironmentFault` with the line to type where this user cannot write to the volume."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if os.access(self.root, os.W_OK | os.X_OK):
+                return
+            reason = "no write permission"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        owner = next((p.stat() for p in (self.root, *self.root.parents) if p.exists()), None)
+        ids = f"{owner.st_uid}:{owner.st_gid}" if owner else "?"
+        raise EnvironmentFault(
+            f"volume {self.root}",
+            f"it cannot be written to ({reason})",
+            wanted=f"a folder that uid {os.getuid()} may write to",
+            found=f"owner {ids}",
+            then=f"CROMA_UID={ids.split(':')[0]} CROMA_GID={ids.split(':')[1]} docker compose run --rm …"
+            if owner
+            else None,
+        )

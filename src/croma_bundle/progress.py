@@ -1,0 +1,76 @@
+"""What a run says while it works: a bar on a terminal, a line every ten seconds elsewhere, or JSON events.
+
+People read stderr; stdout is for results. With `--json` every event, results included, is one object on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+T = TypeVar("T")
+EVERY = 10.0
+"""Seconds between two progress lines where there is no terminal."""
+
+
+class Reporter:
+    """Where messages, progress and results go; one per command."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def say(self, text: str, event: str = "note", **fields: Any) -> None:
+        """A sentence for the reader (stderr), or the event with its fields."""
+        if self.as_json:
+            self._emit(event, text=text, **fields)
+        else:
+            click.echo(text, err=True)
+
+    def warn(self, text: str, **fields: Any) -> None:
+        self.say(f"warning: {text}", "warning", **fields)
+
+    def result(self, text: str, event: str, **fields: Any) -> None:
+        """What the command was run for (stdout)."""
+        if self.as_json:
+            self._emit(event, **fields)
+        else:
+            click.echo(text)
+
+    def fault(self, paragraph: str, exit_code: int) -> None:
+        if self.as_json:
+            self._emit("error", text=paragraph, exit_code=exit_code)
+        else:
+            click.echo(f"error: {paragraph}", err=True)
+
+    def track(self, items: Iterable[T], total: int, label: str, done: int = 0) -> Iterator[T]:
+        """Yield `items` and show how many of `total` have passed, `done` of them before the start."""
+        if not self.as_json and sys.stderr.isatty():
+            with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:
+                bar.update(done)
+                for item in items:
+                    bar.update(1)
+                    yield item
+            return
+        began = spoke = time.monotonic()
+        for count, item in enumerate(items, done + 1):
+            now = time.monotonic()
+            if now - spoke >= EVERY or (count == total and self.as_json):
+                spoke = now
+                left = (now - began) / max(count - done, 1) * (total - count)
+                self.say(
+                    f"{label}: {count:,} of {total:,}, about {left:,.0f} s left",
+                    "progress",
+                    label=label,
+                    done=count,
+                    total=total,
+                    seconds_left=round(left, 1),
+                )
+            yield item
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
