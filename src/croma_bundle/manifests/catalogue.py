@@ -1,0 +1,173 @@
+"""The catalogue: the packaged manifests joined with the declarations on the volume.
+
+Every private encoder of `<volume>/encoders/*.toml` and every tileset of `<volume>/tilesets/*/tileset.toml` (which also
+declares a benchmark of its name over all its rows) joins the packaged ones; a name declared twice is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from croma_bundle.errors import BundleError, InputError, ManifestError, did_you_mean, raise_all
+from croma_bundle.layout import Volume, checked_name
+from croma_bundle.manifests.load import read_named, read_single
+from croma_bundle.manifests.models import Benchmark, Encoder, Tileset
+
+Entry = TypeVar("Entry", Encoder, Tileset, Benchmark)
+
+_PACKAGED = Path(__file__).resolve().parent.parent / "_manifests"
+_CHECKOUT = Path(__file__).resolve().parents[3] / "manifests"
+
+
+def packaged_manifests() -> Path:
+    """The folder of pins: inside the wheel, or of the checkout that an editable install points to."""
+    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Everything that is declared, by name, and the file that declares it."""
+
+    encoders: Mapping[str, Encoder]
+    tilesets: Mapping[str, Tileset]
+    benchmarks: Mapping[str, Benchmark]
+    declared: Mapping[tuple[str, str], Path]
+
+    def encoder(self, name: str) -> Encoder:
+        return self._get("encoder", self.encoders, name)
+
+    def tileset(self, name: str) -> Tileset:
+        return self._get("tileset", self.tilesets, name)
+
+    def benchmark(self, name: str) -> Benchmark:
+        return self._get("benchmark", self.benchmarks, name)
+
+    def family(self, name: str) -> list[Encoder]:
+        """The encoders of a family, in their declared order."""
+        families = {entry.family for entry in self.encoders.values()}
+        if name not in families:
+            raise _unknown("encoder family", name, sorted(families), "croma-bundle list encoders")
+        return [entry for entry in self.encoders.values() if entry.family == name]
+
+    def _get(self, kind: str, entries: Mapping[str, Entry], name: str) -> Entry:
+        if name not in entries:
+            raise _unknown(kind, name, list(entries), f"croma-bundle list {kind}s")
+        return entries[name]
+
+
+def _unknown(kind: str, name: str, known: list[str], command: str) -> InputError:
+    return InputError(
+        f"{kind} {name!r}",
+        f"it is not declared{did_you_mean(name, known)}",
+        wanted=", ".join(known) or f"a declared {kind} (there is none yet)",
+        then=command,
+    )
+
+
+def load_catalogue(volume: Volume, manifests: Path | None = None) -> Catalogue:
+    """Read all manifests and declarations.
+
+    Raises:
+        ManifestError, SeveralErrors: what is wrong, every file at once.
+    """
+    folder = manifests or packaged_manifests()
+    faults: list[BundleError] = []
+    declared: dict[tuple[str, str], Path] = {}
+
+    encoders = _join("encoder", _encoders(folder, volume, faults), declared, faults)
+    tilesets_with_paths = _tilesets(folder, volume, faults)
+    tilesets = _join("tileset", tilesets_with_paths, declared, faults)
+    on_volume = [
+        (Benchmark(name=t.name, tileset=t.name, confounder=t.confounder, design=t.design), path)
+        for t, path in tilesets_with_paths
+        if path.is_relative_to(volume.tilesets)
+    ]
+    benchmarks = _join("benchmark", [*_benchmarks(folder, faults), *on_volume], declared, faults)
+    for name, entry in benchmarks.items():
+        if entry.tileset not in tilesets:
+            known = did_you_mean(entry.tileset, tilesets)
+            faults.append(
+                ManifestError(
+                    f"benchmark {name}",
+                    f"its tileset {entry.tileset!r} is not declared{known}",
+                    declared=str(declared["benchmark", name]),
+                )
+            )
+    raise_all(faults)
+    return Catalogue(encoders, tilesets, benchmarks, declared)
+
+
+def _encoders(folder: Path, volume: Volume, faults: list[BundleError]) -> list[tuple[Encoder, Path]]:
+    found: list[tuple[Encoder, Path]] = []
+    for path in sorted((folder / "encoders").glob("*.toml")):
+        with _Collecting(faults):
+            found += [(entry, path) for entry in read_named(path, Encoder, {"family": path.stem})]
+    for path in _listing(volume.encoder_declarations, "*.toml"):
+        with _Collecting(faults):
+            found += [(entry, path) for entry in read_named(path, Encoder)]
+    return found
+
+
+def _tilesets(folder: Path, volume: Volume, faults: list[BundleError]) -> list[tuple[Tileset, Path]]:
+    found: list[tuple[Tileset, Path]] = []
+    for path in sorted((folder / "tilesets").glob("*.toml")):
+        with _Collecting(faults):
+            found.append((read_single(path, Tileset, {"name": path.stem}), path))
+    for path in _listing(volume.tilesets, "*/tileset.toml"):
+        with _Collecting(faults):
+            found.append((read_single(path, Tileset, {"name": path.parent.name}), path))
+    return found
+
+
+def _benchmarks(folder: Path, faults: list[BundleError]) -> list[tuple[Benchmark, Path]]:
+    path = folder / "benchmarks.toml"
+    with _Collecting(faults):
+        return [(entry, path) for entry in read_named(path, Benchmark)]
+    return []
+
+
+def _listing(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(pattern)) if folder.is_dir() else []
+
+
+class _Collecting:
+    """Gathers the `BundleError` of its block, so that the faults of all files are told together."""
+
+    def __init__(self, faults: list[BundleError]) -> None:
+        self.faults = faults
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, BundleError):
+            self.faults.append(error)
+            return True
+        return False
+
+
+def _join(
+    kind: str,
+    entries: Iterable[tuple[Entry, Path]],
+    declared: dict[tuple[str, str], Path],
+    faults: list[BundleError],
+) -> dict[str, Entry]:
+    joined: dict[str, Entry] = {}
+    for entry, path in entries:
+        with _Collecting(faults):
+            checked_name(kind, entry.name)
+        if entry.name in joined:
+            faults.append(
+                ManifestError(
+                    f"{kind} {entry.name}",
+                    "the name is declared twice",
+                    found=f"{declared[kind, entry.name]} and {path}",
+                    detail="Rename one of them: a result must say which it is.",
+                )
+            )
+            continue
+        joined[entry.name] = entry
+        declared[kind, entry.name] = path
+    return joined
