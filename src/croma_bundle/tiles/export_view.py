@@ -1,0 +1,33 @@
+"""`tiles export-view`: a benchmark's rows as the evaluation CSV that the public croma pipeline reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from croma_bundle.durable import write_bytes
+from croma_bundle.progress import Reporter
+from croma_bundle.tilemanifest.table import csv_text
+
+NUMBER_LIKE = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+|inf(inity)?)\s*", re.IGNORECASE)
+MISSING_LIKE = {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"}
+MISSING_LIKE |= {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+
+
+def export_view(
+    header: list[str], rows: list[tuple[str, ...]], image_paths: list[str], output: Path, reporter: Reporter
+) -> None:
+    """Write `sample_id,image_path,label,<confounder>,group_id[,subset]`.
+
+    That pipeline infers column types: a column of number-like texts, or any text that pandas takes for missing, does
+    not come out as it went in, which is warned about by column.
+    """
+    columns = [header[0], "image_path", *header[1:]]
+    body = [(row[0], path, *row[1:]) for row, path in zip(rows, image_paths, strict=True)]
+    for i, name in enumerate(columns):
+        values = {row[i] for row in body}
+        if all(NUMBER_LIKE.fullmatch(value) for value in values):
+            reporter.warn(f"{name}: all values look like numbers, and the public pipeline reads them as such")
+        if absent := sorted(values & MISSING_LIKE):
+            reporter.warn(f"{name}: the public pipeline takes {', '.join(map(repr, absent))} for missing")
+    write_bytes(output, csv_text(columns, body).encode())

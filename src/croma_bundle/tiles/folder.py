@@ -1,0 +1,80 @@
+"""`tiles add`: a user's own cohort from any CSV and its image files; no pixel is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from croma_bundle.durable import lock, write_bytes
+from croma_bundle.errors import InputError, TileManifestError
+from croma_bundle.layout import Volume, checked_name
+from croma_bundle.manifests.catalogue import Catalogue
+from croma_bundle.manifests.models import Design, Tileset
+from croma_bundle.manifests.toml_text import toml_text
+from croma_bundle.progress import Reporter
+from croma_bundle.tilemanifest.manifest import TileManifest, manifest_of_csv
+from croma_bundle.tilemanifest.table import csv_text
+from croma_bundle.tiles.naming import refuse_taken
+from croma_bundle.tiles.tileset import hash_tiles, tile_paths, write_pixels
+
+
+def add_folder(
+    volume: Volume,
+    catalogue: Catalogue,
+    name: str,
+    csv: Path,
+    *,
+    root: Path | None,
+    confounder: str,
+    design: Design,
+    images: bool,
+    workers: int,
+    reporter: Reporter,
+) -> tuple[Tileset, TileManifest]:
+    """Declare the cohort of `csv` as tileset and benchmark `name`.
+
+    Writes `manifest.csv`, `occurrences.csv` (paired_2x2), `pixels.json` (unless `images` is False) and, last,
+    `tileset.toml`, which is what makes the tileset exist. `root` defaults to the folder of the CSV.
+
+    Raises:
+        UsageError, InputError, PixelError, SeveralErrors: nothing is declared then.
+    """
+    refuse_taken(catalogue, checked_name("tileset", name))
+    manifest, occurrences, warnings = manifest_of_csv(
+        csv, confounder=confounder, images=images, paired=design == "paired_2x2"
+    )
+    manifest.require_column(confounder, str(csv))
+    for warning in warnings:
+        reporter.warn(warning)
+    folder = (root or csv.parent).resolve()
+    _check_root(folder, images)
+    entry = Tileset(
+        name=name,
+        source="folder",
+        confounder=confounder,
+        design=design,
+        root=str(folder) if images else None,
+        images=images,
+    )
+    volume.require_writable()
+    with lock(volume.tileset_lock(name), f"tileset {name}"):
+        if volume.tileset_declaration(name).exists():
+            raise InputError(f"tileset {name}", "it was added in the meantime", then="croma-bundle list tilesets")
+        write_bytes(volume.tile_manifest(name), manifest.text().encode())
+        if occurrences:
+            write_bytes(volume.occurrences(name), csv_text(("sample_id", "subset"), occurrences).encode())
+        if images:
+            digests, sizes = hash_tiles(f"tileset {name}", tile_paths(volume, entry, manifest), workers, reporter)
+            write_pixels(volume, entry, manifest, digests, sizes)
+        declaration = {key: value for key, value in entry.model_dump().items() if key != "name"}
+        comment = f"Written by `croma-bundle tiles add {name}`; the rows are in manifest.csv and stay as they are."
+        write_bytes(volume.tileset_declaration(name), toml_text(declaration, comment).encode())
+    return entry, manifest
+
+
+def _check_root(folder: Path, images: bool) -> None:
+    if images and not folder.is_dir():
+        raise InputError(f"--root {folder}", "there is no such folder", wanted="the folder that image_path starts from")
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise TileManifestError(f"--root {str(folder)!r}", "the path is not UTF-8 and cannot be declared") from None

@@ -1,0 +1,83 @@
+"""Worker processes that give results in order, hold little in flight, and die with their parent."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from croma_bundle.errors import EnvironmentFault
+
+T = TypeVar("T")
+R = TypeVar("R")
+AHEAD = 4
+"""Calls in flight per worker."""
+SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def default_workers() -> int:
+    """As many as the cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """Yield `function(item)` for each item, in the order of the items, computed in `workers` processes (0: here).
+
+    `function` must be importable. Workers are spawned, compute on one thread each, and end when the parent ends, killed
+    or not.
+
+    Raises:
+        EnvironmentFault: a worker was killed (out of memory, most often).
+    """
+    if workers < 1:
+        yield from map(function, items)
+        return
+    context = multiprocessing.get_context("spawn")
+    waiting = iter(items)
+    with _OneThreadEach(), ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
+        pending: deque[Future[R]] = deque()
+        try:
+            pending.extend(pool.submit(function, item) for item in itertools.islice(waiting, workers * AHEAD))
+            while pending:
+                yield pending.popleft().result()
+                pending.extend(pool.submit(function, item) for item in itertools.islice(waiting, 1))
+        except BrokenProcessPool:
+            raise EnvironmentFault(
+                "worker processes",
+                "one of them was killed from outside",
+                detail="Most often the machine ran out of memory; nothing half-done was kept. Try fewer WORKERS.",
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:  # a spawned process always has one
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _OneThreadEach:
+    """Sets the thread counts that spawned processes inherit, and restores them."""
+
+    def __enter__(self) -> None:
+        self.before = {name: os.environ.get(name) for name in SINGLE_THREADED}
+        os.environ.update(dict.fromkeys(SINGLE_THREADED, "1"))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
