@@ -1,0 +1,73 @@
+"""What computed a matrix: image, Python, packages, device. Recorded beside the result, never compared."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from croma_bundle import __version__
+
+RECORDED = ("numpy", "scipy", "pillow", "scikit-image", "scikit-learn", "pydantic", "click", "threadpoolctl")
+
+
+def capture(device: str, extra: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The run-time environment, JSON-ready; no host name, no user, no environment variables."""
+    return {
+        "device": device,
+        "image": os.environ.get("CROMA_IMAGE") or None,
+        "image_digest": os.environ.get("CROMA_IMAGE_DIGEST") or None,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+        "cpu": _cpu(),
+        "packages": versions(RECORDED),
+        **(extra or {}),
+    }
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Installed versions of the named distributions; absent ones are left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def bundle_version() -> dict[str, str | None]:
+    """Version of this package and the git commit it runs from (null outside a checkout or image)."""
+    return {"version": __version__, "git_commit": os.environ.get("CROMA_GIT_COMMIT") or _commit()}
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@functools.cache
+def _commit() -> str | None:
+    folder = Path(__file__).resolve().parents[3]
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)

@@ -1,0 +1,121 @@
+"""Embedding matrices on disk: plain `.npy`, float32, C order, streamed in row blocks so that any size fits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from croma_bundle.errors import ArtifactError, DegenerateEmbedding, some
+
+Floats = npt.NDArray[np.float32]
+BLOCK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far a matrix is from collapsed.
+
+    `cosine_min`, `cosine_mean`, `cosine_max`: over the pairs of at most 512 evenly spaced rows. `equal_rows`: rows
+    equal to an earlier row, over all rows. `constant_columns`: columns with one value.
+    """
+
+    cosine_min: float
+    cosine_mean: float
+    cosine_max: float
+    equal_rows: int
+    constant_columns: int
+
+    @property
+    def collapsed(self) -> bool:
+        return self.cosine_min > 0.9999
+
+
+def open_matrix(path: Path, subject: str) -> Floats:
+    """Map a published matrix read-only, never unpickling.
+
+    Raises:
+        ArtifactError: not a plain two-dimensional float32 C-order `.npy` of the size that its header states.
+    """
+    try:
+        matrix: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        found = f"{path} ({path.stat().st_size:,} bytes: {error})"
+        raise ArtifactError(subject, "its matrix is damaged or is not a .npy file", found=found) from None
+    if matrix.ndim != 2 or matrix.dtype != np.float32 or not matrix.flags.c_contiguous:
+        found = f"{matrix.dtype} {matrix.shape} {path}"
+        raise ArtifactError(
+            subject, "its matrix has another layout", wanted="float32, (rows, width), C order", found=found
+        )
+    return matrix
+
+
+def write_matrix(handle: IO[bytes], shape: tuple[int, int], blocks: Iterable[Floats]) -> str:
+    """Write a `.npy` from row blocks and return the SHA-256 of the file.
+
+    Raises:
+        ValueError: the blocks do not add up to `shape`.
+    """
+    digest, rows = hashlib.sha256(), 0
+    header = _Tee(handle, digest)
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    for block in blocks:
+        content = np.ascontiguousarray(block, dtype="<f4")
+        if content.shape[1:] != shape[1:]:
+            raise ValueError(f"a block of width {content.shape[1:]} in a matrix of {shape}")
+        header.write(content.tobytes())
+        rows += len(content)
+    if rows != shape[0]:
+        raise ValueError(f"{rows} rows written of {shape[0]}")
+    return digest.hexdigest()
+
+
+def row_blocks(matrix: Floats) -> Iterator[tuple[int, Floats]]:
+    """(first row, block) over a matrix, each block at most `BLOCK_BYTES`."""
+    step = max(1, BLOCK_BYTES // max(1, matrix.itemsize * matrix.shape[1]))
+    for start in range(0, len(matrix), step):
+        yield start, np.asarray(matrix[start : start + step])
+
+
+def require_usable_rows(matrix: Floats, subject: str) -> None:
+    """Raise `DegenerateEmbedding` naming the rows that hold NaN, infinity, or only zeros."""
+    bad, zero = list[int](), list[int]()
+    for start, block in row_blocks(matrix):
+        bad += [start + int(i) for i in np.flatnonzero(~np.isfinite(block).all(axis=1))]
+        zero += [start + int(i) for i in np.flatnonzero(~block.any(axis=1))]
+    found = [f"NaN or infinity in {len(bad)} rows: {some(bad)}"] if bad else []
+    found += [f"only zeros in {len(zero)} rows: {some(zero)}"] if zero else []
+    if found:
+        detail = "Rows count from 0 in manifest order."
+        raise DegenerateEmbedding(subject, "it has unusable rows", found="; ".join(found), detail=detail)
+
+
+def spread(matrix: Floats) -> Spread:
+    """Measure collapse; see :class:`Spread`."""
+    pick = np.unique(np.linspace(0, len(matrix) - 1, min(512, len(matrix))).astype(int))
+    sample = np.asarray(matrix[pick], dtype=np.float64)
+    sample /= np.linalg.norm(sample, axis=1, keepdims=True)
+    cosines = (sample @ sample.T)[np.triu_indices(len(sample), 1)] if len(sample) > 1 else np.ones(1)
+    seen: set[bytes] = set()
+    constant = np.ones(matrix.shape[1], dtype=bool)
+    for _, block in row_blocks(matrix):
+        constant &= (block == matrix[0]).all(axis=0)
+        seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in block)
+    low, mean, high = (float(np.clip(f(cosines), -1, 1)) for f in (np.min, np.mean, np.max))
+    return Spread(low, mean, high, equal_rows=len(matrix) - len(seen), constant_columns=int(constant.sum()))
+
+
+class _Tee:
+    """A file handle that hashes what passes through it."""
+
+    def __init__(self, handle: IO[bytes], digest: hashlib._Hash) -> None:
+        self.handle, self.digest = handle, digest
+
+    def write(self, content: bytes) -> int:
+        self.digest.update(content)
+        return self.handle.write(content)

@@ -1,0 +1,162 @@
+"""Matrix and sidecar as one artifact: its states on disk, publication, reuse and verification.
+
+The sidecar is the completion marker: written last, removed first. Before the matrix is renamed into place, the sidecar
+to come stands in the job's work folder (`publish.json`), so that a run killed between the two renames can be completed;
+any other lone half is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from croma_bundle.artifacts.contract import Contract, differences, identity_of
+from croma_bundle.artifacts.matrix import Floats, open_matrix, require_usable_rows, write_matrix
+from croma_bundle.artifacts.sidecar import is_external, read_sidecar
+from croma_bundle.durable import atomic_file, fsync_folder, remove, sha256_file, write_json
+from croma_bundle.errors import ArtifactError
+from croma_bundle.layout import Volume
+
+PUBLISH = "publish.json"
+
+
+def subject_of(tileset: str, encoder: str) -> str:
+    return f"{tileset} · {encoder}"
+
+
+def embedded(volume: Volume, tileset: str) -> list[str]:
+    """Encoders of which the tileset's folder holds a matrix or a sidecar, in sorted order."""
+    folder = volume.embeddings(tileset)
+    names = {p.name.removesuffix(".json").removesuffix(".npy") for p in folder.glob("*.npy*") if _is_member(p)}
+    return sorted(names)
+
+
+def _is_member(path: Path) -> bool:
+    return not path.name.startswith(".") and path.name.endswith((".npy", ".npy.json"))
+
+
+def complete_pair(volume: Volume, tileset: str, encoder: str) -> bool:
+    """True where both halves stand, False where neither does.
+
+    Raises:
+        ArtifactError: one half stands alone.
+    """
+    matrix, sidecar = volume.matrix(tileset, encoder), volume.sidecar(tileset, encoder)
+    if matrix.exists() == sidecar.exists():
+        return matrix.exists()
+    present, absent = (matrix, sidecar) if matrix.exists() else (sidecar, matrix)
+    raise ArtifactError(
+        subject_of(tileset, encoder),
+        "half an artifact",
+        wanted=f"both {matrix.name} and {sidecar.name}",
+        found=f"{volume.relative(present)} without {absent.name}",
+        detail="It was not finished, or one file was moved. Nothing reads it as it is. Embed it again with FORCE=1.",
+    )
+
+
+def verify_pair(volume: Volume, tileset: str, encoder: str) -> tuple[dict[str, Any], Floats]:
+    """The sidecar and the mapped matrix, after checking every claim that the files alone can prove.
+
+    Raises:
+        ArtifactError: half a pair, damage, hash or shape mismatch, a sidecar of another encoder.
+        DegenerateEmbedding: NaN, infinity or all-zero rows.
+    """
+    subject = subject_of(tileset, encoder)
+    if not complete_pair(volume, tileset, encoder):
+        raise ArtifactError(subject, "it is not embedded", wanted=volume.relative(volume.matrix(tileset, encoder)))
+    path = volume.matrix(tileset, encoder)
+    sidecar = read_sidecar(volume.sidecar(tileset, encoder), subject)
+    named = sidecar["extraction_contract"].get("encoder")
+    if named != encoder:
+        where = f"extraction_contract.encoder in {path.name}.json"
+        raise ArtifactError(subject, "the sidecar is of another encoder", wanted=encoder, found=f"{named!r}, {where}")
+    found = sha256_file(path)
+    if found != sidecar["matrix_sha256"]:
+        raise ArtifactError(
+            subject,
+            "the matrix does not match its sidecar",
+            wanted=f"matrix_sha256 {sidecar['matrix_sha256'][:12]}…  {volume.relative(path)}.json",
+            found=f"{found[:12]}…  {volume.relative(path)} ({path.stat().st_size:,} bytes)",
+            detail="It changed after it was written. "
+            + ("Import it again with --force." if is_external(sidecar) else "Embed it again with FORCE=1."),
+        )
+    matrix = open_matrix(path, subject)
+    if list(matrix.shape) != sidecar["output_shape"]:
+        raise ArtifactError(
+            subject, "its shape is not the stated one", wanted=str(sidecar["output_shape"]), found=str(matrix.shape)
+        )
+    require_usable_rows(matrix, subject)
+    return sidecar, matrix
+
+
+def require_same_identity(wanted: Contract, sidecar: dict[str, Any], subject: str, then: str) -> None:
+    """Raise `ArtifactError` with every key that differs between what is asked for and what stands there."""
+    rows = differences(wanted.identity(), identity_of(sidecar))
+    if rows:
+        detail = "\n  ".join(f"{key}: wanted {a!r}, found {b!r}" for key, a, b in rows)
+        raise ArtifactError(subject, "another artifact stands under this name", detail=detail, then=then)
+
+
+def publish(
+    volume: Volume,
+    tileset: str,
+    encoder: str,
+    shape: tuple[int, int],
+    blocks: Iterable[Floats],
+    finish: Callable[[str, Floats], dict[str, Any]],
+) -> dict[str, Any]:
+    """Write the pair so that a crash at any moment leaves either nothing, the old pair, or what `complete` finishes.
+
+    Args:
+        blocks: float32 row blocks that add up to `shape`.
+        finish: called with the matrix's sha256 and the written matrix (mapped), checks it, returns the sidecar.
+
+    Returns:
+        the sidecar.
+    """
+    path, marker = volume.matrix(tileset, encoder), volume.sidecar(tileset, encoder)
+    work = volume.work(tileset, encoder)
+    work.mkdir(parents=True, exist_ok=True)
+    staged = work / "matrix.staged"
+    with atomic_file(staged) as handle:
+        digest = write_matrix(handle, shape, blocks)
+    sidecar = finish(digest, open_matrix(staged, subject_of(tileset, encoder)))
+    replaces = sha256_file(path) if path.exists() else None
+    write_json(work / PUBLISH, {"sidecar": sidecar, "replaces": replaces})
+    remove(marker)
+    staged.replace(path)
+    _finish(path, marker, work, sidecar)
+    return sidecar
+
+
+def complete(volume: Volume, tileset: str, encoder: str, wanted: Contract) -> dict[str, Any] | None:
+    """Finish a publication that was cut between its renames; None where there is none of this contract.
+
+    The staged or published matrix must have the recorded hash, and the recorded sidecar the wanted identity.
+    """
+    path, marker = volume.matrix(tileset, encoder), volume.sidecar(tileset, encoder)
+    work = volume.work(tileset, encoder)
+    if marker.exists() or not (work / PUBLISH).exists():
+        return None
+    record = json.loads((work / PUBLISH).read_text(encoding="utf-8"))
+    sidecar: dict[str, Any] = record["sidecar"]
+    if differences(wanted.identity(), identity_of(sidecar)):
+        return None
+    staged = work / "matrix.staged"
+    standing = sha256_file(path) if path.exists() else None
+    if staged.exists() and standing in (None, record["replaces"]):
+        if sha256_file(staged) != sidecar["matrix_sha256"]:
+            return None
+        staged.replace(path)
+    elif standing != sidecar["matrix_sha256"]:
+        return None
+    _finish(path, marker, work, sidecar)
+    return sidecar
+
+
+def _finish(path: Path, marker: Path, work: Path, sidecar: dict[str, Any]) -> None:
+    fsync_folder(path.parent)
+    write_json(marker, sidecar)
+    remove(work / PUBLISH)

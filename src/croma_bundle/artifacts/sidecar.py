@@ -1,0 +1,94 @@
+"""The sidecar `<Encoder>.npy.json`: what made the matrix, in what environment, and the matrix's own hash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from croma_bundle.artifacts.contract import REFERENCE_FIELDS, Contract
+from croma_bundle.artifacts.matrix import Spread
+from croma_bundle.errors import ArtifactError, some
+
+SCHEMA = 1
+"""Raised when a field is added, removed or changes meaning."""
+
+OWN_FIELDS = (
+    "schema",
+    "matrix_sha256",
+    "pixels_sha256",
+    "weights",
+    "remote_code",
+    "control",
+    "spread",
+    "environment",
+    "bundle",
+    "replay",
+    "started",
+    "finished",
+)
+
+
+def make_sidecar(
+    contract: Contract,
+    *,
+    matrix_sha256: str,
+    control: bool,
+    spread: Spread,
+    environment: Mapping[str, Any],
+    bundle: Mapping[str, Any],
+    replay: Mapping[str, Any],
+    started: str,
+    finished: str,
+) -> dict[str, Any]:
+    """The sidecar's content, reference fields first, JSON-ready.
+
+    `started`, `finished`: UTC, ISO 8601. `replay`: the knobs that repeat the run.
+    """
+    identity = contract.identity()
+    return {
+        **{name: identity[name] for name in REFERENCE_FIELDS},
+        "schema": SCHEMA,
+        "matrix_sha256": matrix_sha256,
+        "pixels_sha256": contract.pixels_sha256,
+        "weights": [dict(weight) for weight in contract.weights],
+        "remote_code": [],
+        "control": control,
+        "spread": asdict(spread),
+        "environment": {"device": contract.device, **environment},
+        "bundle": dict(bundle),
+        "replay": dict(replay),
+        "started": started,
+        "finished": finished,
+    }
+
+
+def read_sidecar(path: Path, subject: str) -> dict[str, Any]:
+    """A sidecar of this schema.
+
+    Raises:
+        ArtifactError: unreadable, not JSON, fields missing, or written by another schema.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        size = path.stat().st_size if path.exists() else 0
+        raise ArtifactError(subject, "its sidecar is damaged", found=f"{path} ({size:,} bytes: {error})") from None
+    if not isinstance(stored, dict):
+        raise ArtifactError(subject, "its sidecar is damaged", wanted="a JSON object", found=str(path))
+    if stored.get("schema") != SCHEMA:
+        found = f"schema {stored.get('schema')!r} in {path}"
+        detail = "A matrix of the public pipeline has no hashes; bring it in with `croma-bundle import`."
+        raise ArtifactError(
+            subject, "its sidecar is of another kind", wanted=f"schema {SCHEMA}", found=found, detail=detail
+        )
+    if missing := [name for name in (*REFERENCE_FIELDS, *OWN_FIELDS) if name not in stored]:
+        raise ArtifactError(subject, f"its sidecar lacks {some(missing)}", found=str(path))
+    return stored
+
+
+def is_external(sidecar: Mapping[str, Any]) -> bool:
+    """True for an imported matrix."""
+    return bool(sidecar["extraction_contract"].get("external"))
