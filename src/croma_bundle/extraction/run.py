@@ -1,0 +1,95 @@
+"""`embed`: a family's encoders over one tileset; one failing does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from croma_bundle.errors import BundleError, InputError, UsageError, did_you_mean, raise_all
+from croma_bundle.extraction.embed import EmbedInput, embed
+from croma_bundle.layout import Volume
+from croma_bundle.manifests.catalogue import Catalogue
+from croma_bundle.manifests.models import Encoder, Tileset
+from croma_bundle.progress import Reporter
+from croma_bundle.tilemanifest.manifest import load_manifest
+from croma_bundle.tilemanifest.path_map import read_path_map
+from croma_bundle.tilemanifest.pixel_record import read_pixels
+from croma_bundle.tiles.tileset import tile_paths
+
+DONE = {
+    "embedded": "embedded",
+    "completed": "completed (its publication had been cut off)",
+    "there": "skipped, it is there and its contract is the same",
+}
+
+
+def embed_all(
+    volume: Volume,
+    catalogue: Catalogue,
+    *,
+    tileset: str,
+    family: str | None,
+    encoders: Sequence[str] | None,
+    device: str,
+    path_map: Path | None,
+    workers: int,
+    force: bool,
+    reporter: Reporter,
+) -> None:
+    """Embed and print a line per encoder: embedded, skipped or failed.
+
+    Raises:
+        BundleError, SeveralErrors: everything that failed, after all the rest was embedded.
+    """
+    chosen = choose_encoders(catalogue, family, encoders)
+    tiles = open_tiles(volume, catalogue.tileset(tileset), path_map)
+    faults: list[BundleError] = []
+    for entry in chosen:
+        subject = f"{tileset} · {entry.name}"
+        try:
+            outcome, sidecar = embed(tiles, entry, device=device, workers=workers, force=force, reporter=reporter)
+        except BundleError as fault:
+            faults.append(fault)
+            reporter.say(f"{subject}: failed, {fault.problem if hasattr(fault, 'problem') else 'see below'}", "failed")
+            continue
+        rows, width = sidecar["output_shape"]
+        digest = sidecar["matrix_sha256"]
+        text = f"{subject}: {DONE[outcome]}, {rows:,} × {width:,}, sha256 {digest[:12]}…"
+        reporter.result(text, "embed", tileset=tileset, encoder=entry.name, outcome=outcome, matrix_sha256=digest)
+    raise_all(faults)
+
+
+def choose_encoders(catalogue: Catalogue, family: str | None, names: Sequence[str] | None) -> list[Encoder]:
+    """The encoders asked for; raises for what does not exist or is of another family."""
+    if family is None and names is None:
+        raise UsageError(
+            "embed", "which encoders?", wanted="--family NAME, or --encoders A,B", then="croma-bundle list encoders"
+        )
+    if names is None:
+        return catalogue.family(str(family))
+    chosen = [catalogue.encoder(name) for name in names]
+    if family is None:
+        return chosen
+    members = [entry.name for entry in catalogue.family(family)]
+    for entry in chosen:
+        if entry.name not in members:
+            near = did_you_mean(entry.name, members)
+            raise InputError(
+                f"encoder {entry.name}",
+                f"it is of the family {entry.family}, not {family}{near}",
+                then=f"make embed FAMILY={entry.family} ENCODERS={entry.name} TILESET=…",
+            )
+    return chosen
+
+
+def open_tiles(volume: Volume, entry: Tileset, path_map: Path | None) -> EmbedInput:
+    """The tileset's manifest, pixel record and files; raises for a tileset without images and names missing files."""
+    if not entry.images:
+        detail = "It was added with --no-images: bring matrices in with `croma-bundle import`."
+        raise InputError(f"tileset {entry.name}", "it has no images to embed", detail=detail)
+    manifest = load_manifest(volume, entry)
+    pixels = read_pixels(volume, entry.name, manifest)
+    paths = read_path_map(path_map, manifest) if path_map else tile_paths(volume, entry, manifest)
+    tiles = EmbedInput(volume, entry, manifest, pixels, tuple(paths))
+    tiles.require_files()
+    return tiles
