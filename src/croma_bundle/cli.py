@@ -1,0 +1,387 @@
+"""The command line: one click command per step. It parses, calls and prints; no logic."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from croma_bundle import __version__
+from croma_bundle.errors import BundleError, UsageError
+from croma_bundle.layout import Volume
+from croma_bundle.manifests.catalogue import Catalogue, load_catalogue
+from croma_bundle.progress import Reporter
+
+FILE = click.Path(path_type=Path)
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Context:
+    """What every command shares: the volume, the reporter, and the catalogue, read when first needed."""
+
+    def __init__(self, volume: Path, as_json: bool) -> None:
+        self.volume = Volume(volume.absolute())
+        self.reporter = Reporter(as_json=as_json)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return load_catalogue(self.volume)
+
+
+class Names(click.ParamType[list[str]]):
+    """A comma list of names."""
+
+    name = "A,B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        if isinstance(value, list):
+            return value
+        names = [name.strip() for name in value.split(",")]
+        if not all(names):
+            self.fail(f"{value!r} has an empty name in it", param, ctx)
+        return list(dict.fromkeys(names))
+
+
+pass_context = click.make_pass_decorator(Context)
+WORKERS = click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=None,
+    help="Worker processes; 0 works in this one. Default: one per core.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="croma-bundle")
+@click.option(
+    "--volume",
+    type=FILE,
+    envvar="CROMA_VOLUME",
+    default="volume",
+    show_default=True,
+    show_envvar=True,
+    help="The shared folder: tilesets, embeddings, metrics.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per event on stdout, results included.")
+@click.pass_context
+def cli(ctx: click.Context, volume: Path, as_json: bool) -> None:
+    """How robust is a pathology encoder to the medical centre? Tiles, embeddings, scores, and the proof.
+
+    \b
+    Exit codes: 0 ok · 1 a verdict of verify failed · 2 usage · 3 missing or unusable input
+    4 environment, or a lock is held · 5 an existing artifact is damaged or incompatible · 130 interrupted
+    """
+    ctx.obj = Context(volume, as_json)
+
+
+@cli.command("list")
+@click.argument("what", type=click.Choice(["encoders", "tilesets", "benchmarks"]))
+@pass_context
+def list_(context: Context, what: str) -> None:
+    """What is declared: encoders, tilesets or benchmarks, and where."""
+    from croma_bundle.inventory import declared_text
+
+    text, rows = declared_text(context.catalogue, what)
+    context.reporter.result(text, what, rows=rows)
+
+
+@cli.command()
+@pass_context
+def status(context: Context) -> None:
+    """What is on the volume: tilesets, what is embedded or missing for each, gated and unpinned encoders."""
+    from croma_bundle.inventory import status_text
+
+    text, rows = status_text(context.volume, context.catalogue)
+    context.reporter.result(text, "status", rows=rows)
+
+
+@cli.group()
+def tiles() -> None:
+    """Tilesets: generate or add them, export their views."""
+
+
+@tiles.command("fetch")
+@click.argument("tileset")
+@WORKERS
+@pass_context
+def tiles_fetch(context: Context, tileset: str, workers: int | None) -> None:
+    """Put a declared TILESET on the volume (the phantom is generated; nothing is downloaded for it)."""
+    from croma_bundle.tiles.fetch import fetch
+    from croma_bundle.tiles.workers import default_workers
+
+    entry = context.catalogue.tileset(tileset)
+    manifest = fetch(context.volume, entry, default_workers() if workers is None else workers, context.reporter)
+    where = context.volume.relative(context.volume.tileset(tileset))
+    context.reporter.result(f"tileset {tileset}: {len(manifest):,} tiles in {where}", "tileset", tiles=len(manifest))
+
+
+@tiles.command("add")
+@click.argument("name")
+@click.option(
+    "--manifest", "csv", type=FILE, required=True, help="CSV: sample_id,image_path,label,group_id,<confounder>…"
+)
+@click.option("--root", type=FILE, help="The folder that image_path starts from. Default: the CSV's own folder.")
+@click.option("--confounder", default="medical_center", show_default=True, help="The column of the primary confounder.")
+@click.option("--design", type=click.Choice(["all", "paired_2x2"]), default="all", show_default=True)
+@click.option("--no-images", is_flag=True, help="There are no tiles; only imported matrices will be scored.")
+@WORKERS
+@pass_context
+def tiles_add(
+    context: Context,
+    name: str,
+    csv: Path,
+    root: Path | None,
+    confounder: str,
+    design: Any,
+    no_images: bool,
+    workers: int | None,
+) -> None:
+    """Declare your own cohort as tileset and benchmark NAME. No pixel is copied; every tile is decoded and hashed."""
+    from croma_bundle.tiles.folder import add_folder
+    from croma_bundle.tiles.workers import default_workers
+
+    _, manifest = add_folder(
+        context.volume,
+        context.catalogue,
+        name,
+        csv,
+        root=root,
+        confounder=confounder,
+        design=design,
+        images=not no_images,
+        workers=default_workers() if workers is None else workers,
+        reporter=context.reporter,
+    )
+    groups = len(set(manifest.column("group_id")))
+    context.reporter.result(
+        f"tileset {name}: {len(manifest):,} tiles of {groups:,} groups, confounder {confounder}, design {design}",
+        "tileset",
+        name=name,
+        tiles=len(manifest),
+    )
+
+
+@tiles.command("phantom")
+@click.argument("name")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--tile-size", type=click.IntRange(1), default=128, show_default=True, help="Pixels; a multiple of 16.")
+@click.option("--slides-per-cell", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--tiles-per-slide", type=click.IntRange(1), default=25, show_default=True)
+@click.option("--centre-strength", type=float, default=1.0, show_default=True, help="0: the centres are identical.")
+@pass_context
+def tiles_phantom(context: Context, /, name: str, **parameters: Any) -> None:
+    """Declare a phantom cohort NAME with parameters of your own; `tiles fetch NAME` then generates it."""
+    from croma_bundle.tiles.generated import declare_phantom
+
+    declare_phantom(context.volume, context.catalogue, name, parameters)
+    context.reporter.result(f"tileset {name} is declared; next: croma-bundle tiles fetch {name}", "tileset", name=name)
+
+
+@tiles.command("export-view")
+@click.argument("benchmark")
+@click.option("--output", type=FILE, required=True, help="The CSV to write.")
+@pass_context
+def tiles_export_view(context: Context, benchmark: str, output: Path) -> None:
+    """Write BENCHMARK's rows as an evaluation CSV for the public croma pipeline."""
+    from croma_bundle.scoring.view import build_view
+    from croma_bundle.tilemanifest.manifest import load_manifest
+    from croma_bundle.tiles.export_view import export_view
+
+    catalogue = context.catalogue
+    entry = catalogue.benchmark(benchmark)
+    tileset = catalogue.tileset(entry.tileset)
+    manifest = load_manifest(context.volume, tileset)
+    view = build_view(context.volume, entry, manifest, entry.confounder or tileset.confounder)
+    header, rows = view.csv_rows()
+    images = manifest.column("image_path")
+    export_view(header, rows, [images[i] for i in view.rows], output, context.reporter)
+    context.reporter.result(f"{benchmark}: {len(rows):,} rows in {output}", "view", rows=len(rows))
+
+
+@cli.command()
+@click.option("--family", help="Embed with the encoders of this family.")
+@click.option("--tileset", required=True)
+@click.option("--encoders", type=Names(), help="Only these of the family.")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N; what cannot be had is an error."
+)
+@click.option(
+    "--image-path-map", type=FILE, help="CSV sample_id,canonical_image_path,access_path: read tiles elsewhere."
+)
+@click.option("--force", is_flag=True, help="Embed again and replace what is there.")
+@WORKERS
+@pass_context
+def embed(
+    context: Context,
+    family: str | None,
+    tileset: str,
+    encoders: list[str] | None,
+    device: str,
+    image_path_map: Path | None,
+    force: bool,
+    workers: int | None,
+) -> None:
+    """Embed a tileset: one matrix and one sidecar per encoder. What is there is reused, what was cut off is resumed."""
+    from croma_bundle.extraction.run import embed_all
+    from croma_bundle.tiles.workers import default_workers
+
+    embed_all(
+        context.volume,
+        context.catalogue,
+        tileset=tileset,
+        family=family,
+        encoders=encoders,
+        device=device,
+        path_map=image_path_map,
+        workers=default_workers() if workers is None else workers,
+        force=force,
+        reporter=context.reporter,
+    )
+
+
+@cli.command("import")
+@click.argument("tileset")
+@click.argument("encoder")
+@click.argument("matrix", type=FILE)
+@click.option(
+    "--provenance", required=True, help="Who made it, from what, with which checkpoint: shown with every result."
+)
+@click.option("--control", is_flag=True, help="Measure and show it, never rank it.")
+@click.option("--force", is_flag=True, help="Replace an earlier import of this name.")
+@pass_context
+def import_(
+    context: Context, tileset: str, encoder: str, matrix: Path, provenance: str, control: bool, force: bool
+) -> None:
+    """Bring in embeddings made elsewhere: MATRIX (.npy) has one row per row of TILESET's manifest, in its order."""
+    from croma_bundle.artifacts.external import import_matrix
+    from croma_bundle.artifacts.frozen_manifest import freeze_manifest
+    from croma_bundle.tilemanifest.manifest import load_manifest
+
+    catalogue = context.catalogue
+    entry = catalogue.tileset(tileset)
+    manifest = load_manifest(context.volume, entry)
+    context.volume.require_writable()
+    freeze_manifest(context.volume, tileset, manifest.public_text(entry.confounder))
+    sidecar = import_matrix(
+        context.volume,
+        tileset,
+        encoder,
+        matrix,
+        provenance=provenance,
+        control=control,
+        rows=len(manifest),
+        fingerprint=manifest.fingerprint(entry.confounder),
+        force=force,
+    )
+    rows, width = sidecar["output_shape"]
+    dtype = sidecar["extraction_contract"]["source_dtype"]
+    text = f"{tileset} · {encoder}: {rows:,} × {width:,} imported from {dtype}, external"
+    context.reporter.result(text, "imported", tileset=tileset, encoder=encoder)
+
+
+@cli.command()
+@click.option("--protocol", type=click.Choice(["median-k", "k-star"]), help="Default: as each benchmark declares.")
+@click.option("--benchmark", "benchmarks", type=Names(), help="Default: every benchmark whose tileset has embeddings.")
+@click.option("--encoders", type=Names(), help="Score only these; they alone then decide the shared k.")
+@click.option("--k-grid", type=click.Choice(["sparse", "dense"]), help="Default: as the benchmark declares.")
+@click.option("--k-max", type=click.IntRange(2), help="End of the k grid. Default: as the benchmark declares.")
+@click.option("--k", type=click.IntRange(1), help="Pin k for all encoders instead of choosing it.")
+@click.option(
+    "--tau", type=float, help="Pin MaRI's temperature for all encoders. Default: each its own median distance."
+)
+@click.option("--m", type=click.IntRange(1, 20), default=5, show_default=True, help="Neighbours of each type in CRoMa.")
+@click.option("--confounder", "confounders", type=Names(), help="Confounder columns, one scoring each.")
+@click.option("--cross", type=Names(), help="Benchmarks of the cross-benchmark table. Default: the declared set.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of the linear algebra; never changes a result.")
+@pass_context
+def score(
+    context: Context,
+    protocol: str | None,
+    benchmarks: list[str] | None,
+    encoders: list[str] | None,
+    k_grid: str | None,
+    k_max: int | None,
+    k: int | None,
+    tau: float | None,
+    m: int,
+    confounders: list[str] | None,
+    cross: list[str] | None,
+    threads: int | None,
+) -> None:
+    """Score every benchmark: RI, MaRI, CRoMa with its tail, k and m sweeps, per-sample values, cross table."""
+    if threads is not None:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))  # read by numpy when it is first imported
+    from croma_bundle.scoring.run import Request, score_all
+    from croma_bundle.scoring.score import Knobs
+
+    knobs = Knobs(protocol=protocol, k_grid=k_grid, k_max=k_max, k=k, tau=tau, m=m)
+    request = Request(benchmarks, encoders, confounders, cross, knobs)
+    score_all(context.volume, context.catalogue, request, context.reporter)
+
+
+@cli.group()
+def verify() -> None:
+    """Check what is there: artifacts against their hashes, tables against reference tables."""
+
+
+@verify.command("artifacts")
+@click.option("--tileset", "tilesets", type=Names(), help="Default: all that have embeddings.")
+@pass_context
+def verify_artifacts(context: Context, tilesets: list[str] | None) -> None:
+    """Re-hash every matrix and check it against its sidecar and its tileset's manifest."""
+    from croma_bundle.verification.artifacts import verify_all
+
+    verify_all(context.volume, context.catalogue, tilesets, context.reporter)
+
+
+@verify.command("tables")
+@click.argument("ours", type=FILE)
+@click.argument("reference", type=FILE)
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Largest difference of a number.")
+@pass_context
+def verify_tables(context: Context, ours: Path, reference: Path, tolerance: float) -> None:
+    """Compare the tables of two folders: numbers within the tolerance, the rest exactly."""
+    from croma_bundle.verification.tables import compare_folders
+
+    compare_folders(ours, reference, tolerance, context.reporter)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the documented code; a user's mistake never shows a traceback."""
+    as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+    sys.exit(
+        _guarded(lambda: cli.main(argv, prog_name="croma-bundle", standalone_mode=False), Reporter(as_json=as_json))
+    )
+
+
+def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
+    try:
+        run()
+    except BundleError as error:
+        for fault in getattr(error, "errors", (error,)):
+            reporter.fault(fault.paragraph(), fault.exit_code)
+        return error.exit_code
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "croma-bundle"
+        reporter.fault(f"{command}: {error.format_message()}\n  {command} --help", UsageError.exit_code)
+        return UsageError.exit_code
+    except click.ClickException as error:
+        reporter.fault(error.format_message(), error.exit_code)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        reporter.fault(f"the machine refused: {error.strerror or error}{where}", 4)
+        return 4
+    return 0

@@ -1,0 +1,102 @@
+"""The roster of a benchmark: whatever has been embedded for its tileset, each member checked before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from croma_bundle.artifacts.pair import embedded, subject_of, verify_pair
+from croma_bundle.artifacts.sidecar import is_external
+from croma_bundle.durable import sha256_file
+from croma_bundle.errors import ArtifactError, BundleError, InputError, did_you_mean
+from croma_bundle.layout import Volume
+from croma_bundle.manifests.catalogue import Catalogue
+from croma_bundle.manifests.models import Encoder
+
+
+@dataclass(frozen=True)
+class Member:
+    """An embedding that may be scored: its sidecar, its mapped matrix, and its declaration (None: external)."""
+
+    name: str
+    sidecar: dict[str, Any]
+    sidecar_sha256: str
+    matrix: npt.NDArray[np.float32]
+    entry: Encoder | None
+
+    @property
+    def external(self) -> bool:
+        return is_external(self.sidecar)
+
+    @property
+    def is_control(self) -> bool:
+        return self.entry.control if self.entry else bool(self.sidecar["control"])
+
+    @property
+    def votes(self) -> bool:
+        """Whether it has a say in the shared k: imports do, declared encoders as declared."""
+        return self.entry.votes if self.entry else True
+
+
+def load_roster(
+    volume: Volume,
+    catalogue: Catalogue,
+    tileset: str,
+    *,
+    fingerprint: str,
+    pixels_sha256: str | None,
+    wanted: Sequence[str] | None,
+) -> tuple[list[Member], list[BundleError]]:
+    """The members that pass every check, in name order, and why the others were refused.
+
+    Args:
+        fingerprint: of the tileset's manifest; every matrix must be of these rows.
+        pixels_sha256: of the tileset's pixels; every embedded (not imported) matrix must be of these pixels.
+        wanted: limits the roster to these names.
+    """
+    present = embedded(volume, tileset)
+    members, faults = list[Member](), list[BundleError]()
+    for name in wanted if wanted is not None else present:
+        subject = subject_of(tileset, name)
+        if name not in present:
+            found = ", ".join(present) or "nothing is embedded yet"
+            faults.append(InputError(subject, f"it is not embedded{did_you_mean(name, present)}", found=found))
+            continue
+        try:
+            sidecar, matrix = verify_pair(volume, tileset, name)
+            entry = None if is_external(sidecar) else _declared(catalogue, name, subject)
+            _require_rows_and_pixels(sidecar, subject, fingerprint, pixels_sha256)
+        except BundleError as fault:
+            faults.append(fault)
+            continue
+        members.append(Member(name, sidecar, sha256_file(volume.sidecar(tileset, name)), matrix, entry))
+    return members, faults
+
+
+def _declared(catalogue: Catalogue, name: str, subject: str) -> Encoder:
+    if name not in catalogue.encoders:
+        wanted = "a declaration in manifests/encoders or <volume>/encoders: it says whether the encoder votes and ranks"
+        raise InputError(subject, "its encoder is not declared here", wanted=wanted)
+    return catalogue.encoders[name]
+
+
+def _require_rows_and_pixels(
+    sidecar: dict[str, Any], subject: str, fingerprint: str, pixels_sha256: str | None
+) -> None:
+    found = sidecar["manifest_fingerprint"]
+    if found != fingerprint:
+        wanted, has = f"manifest_fingerprint {fingerprint[:12]}…", f"{found[:12]}… in its sidecar"
+        raise ArtifactError(subject, "it was made for other rows", wanted=wanted, found=has)
+    if is_external(sidecar) or sidecar["pixels_sha256"] == pixels_sha256:
+        return
+    raise ArtifactError(
+        subject,
+        "it was made of other pixels than the tileset has",
+        wanted=f"pixels_sha256 {(pixels_sha256 or 'none')[:12]}…",
+        found=f"{(sidecar['pixels_sha256'] or 'none')[:12]}… in its sidecar",
+        detail="The same tiles decode differently in another image library; embed it again with FORCE=1.",
+    )

@@ -1,0 +1,189 @@
+"""`score`: every asked benchmark through view, roster, metrics and tables; one failing does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
+from croma_bundle.artifacts.pair import embedded
+from croma_bundle.durable import lock, sha256_file
+from croma_bundle.errors import BundleError, InputError, raise_all, some
+from croma_bundle.layout import Volume
+from croma_bundle.manifests.catalogue import Catalogue
+from croma_bundle.manifests.models import Benchmark, Tileset
+from croma_bundle.progress import Reporter
+from croma_bundle.scoring.cross import cross_benchmark, write_cross
+from croma_bundle.scoring.roster import Member, load_roster
+from croma_bundle.scoring.score import BenchmarkScore, Knobs, score_benchmark
+from croma_bundle.scoring.tables import METRICS, as_records, metrics_rows
+from croma_bundle.scoring.terminal import benchmark_text, cross_text
+from croma_bundle.scoring.view import View, build_view
+from croma_bundle.scoring.write import write_score
+from croma_bundle.tilemanifest.manifest import TileManifest, read_manifest
+from croma_bundle.tilemanifest.pixel_record import read_pixels
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to score; None means all that can be."""
+
+    benchmarks: Sequence[str] | None = None
+    encoders: Sequence[str] | None = None
+    confounders: Sequence[str] | None = None
+    cross: Sequence[str] | None = None
+    knobs: Knobs = field(default_factory=Knobs)
+
+
+def score_all(volume: Volume, catalogue: Catalogue, request: Request, reporter: Reporter) -> None:
+    """Score, write and show every asked benchmark, then the cross-benchmark tables that became complete.
+
+    Raises:
+        BundleError, SeveralErrors: everything that failed, after all the rest was scored.
+    """
+    benchmarks = _asked(volume, catalogue, request.benchmarks)
+    volume.require_writable()
+    faults: list[BundleError] = []
+    protocols: dict[str, list[str]] = {}
+    for benchmark in benchmarks:
+        default = benchmark.confounder or catalogue.tileset(benchmark.tileset).confounder
+        for confounder in request.confounders or (default,):
+            protocol = request.knobs.protocol or benchmark.protocol
+            try:
+                with lock(volume.score_lock(protocol), f"score {protocol}"):
+                    override = confounder if confounder != default else None
+                    faults += _score_one(volume, catalogue, benchmark, confounder, override, request, reporter)
+            except BundleError as fault:
+                faults.append(fault)
+                continue
+            if confounder == default:
+                protocols.setdefault(protocol, []).append(benchmark.name)
+    for protocol, scored in protocols.items():
+        faults += _cross(volume, catalogue, protocol, scored, request.cross, reporter)
+    raise_all(faults)
+
+
+def _asked(volume: Volume, catalogue: Catalogue, names: Sequence[str] | None) -> list[Benchmark]:
+    if names is not None:
+        return [catalogue.benchmark(name) for name in names]
+    found = [b for b in catalogue.benchmarks.values() if embedded(volume, b.tileset)]
+    if not found:
+        raise InputError(
+            f"volume {volume.root}",
+            "no declared tileset has embeddings, so there is nothing to score",
+            wanted="matrices in embeddings/<tileset>/",
+            then="make embed FAMILY=classical TILESET=phantom   # or: croma-bundle import …",
+        )
+    return found
+
+
+def _score_one(
+    volume: Volume,
+    catalogue: Catalogue,
+    benchmark: Benchmark,
+    confounder: str,
+    override: str | None,
+    request: Request,
+    reporter: Reporter,
+) -> list[BundleError]:
+    tileset = catalogue.tileset(benchmark.tileset)
+    manifest, pixels = _frozen(volume, tileset)
+    view = build_view(volume, benchmark, manifest, confounder)
+    fingerprint = manifest.fingerprint(tileset.confounder)
+    members, refused = load_roster(
+        volume,
+        catalogue,
+        tileset.name,
+        fingerprint=fingerprint,
+        pixels_sha256=pixels,
+        wanted=request.encoders,
+    )
+    if request.encoders is not None:
+        reporter.say(f"{benchmark.name}: --encoders limits what is scored, and the panel that decides k")
+    if not members:
+        raise_all(refused)
+        raise InputError(f"benchmark {benchmark.name}", "nothing is embedded for its tileset")
+    protocol = request.knobs.protocol or benchmark.protocol
+    score = score_benchmark(view, members, protocol, request.knobs, reporter)
+    folder = volume.metrics(protocol, benchmark.name, override)
+    inputs = _inputs(volume, view, tileset, fingerprint, pixels, members)
+    write_score(volume, score, inputs, folder, request.encoders)
+    _show(volume, score, folder, reporter, refused)
+    return [*refused, *score.faults]
+
+
+def _frozen(volume: Volume, tileset: Tileset) -> tuple[TileManifest, str | None]:
+    """The tileset's manifest, confirmed to be the one beside its matrices, and the hash of its pixels."""
+    path = volume.tile_manifest(tileset.name)
+    if not path.exists():
+        raise InputError(f"tileset {tileset.name}", "its manifest is not on the volume", wanted=volume.relative(path))
+    manifest = read_manifest(path)
+    require_frozen_manifest(volume, tileset.name, manifest.public_text(tileset.confounder))
+    if not volume.pixels(tileset.name).exists():
+        return manifest, None
+    return manifest, read_pixels(volume, tileset.name, manifest).pixels_sha256
+
+
+def _inputs(
+    volume: Volume,
+    view: View,
+    tileset: Tileset,
+    fingerprint: str,
+    pixels: str | None,
+    members: Sequence[Member],
+) -> dict[str, Any]:
+    return {
+        "tileset": tileset.name,
+        "manifest_sha256": sha256_file(volume.tile_manifest(tileset.name)),
+        "manifest_fingerprint": fingerprint,
+        "view_sha256": view.sha256(),
+        "pixels_sha256": pixels,
+        "encoders": {
+            m.name: {"matrix_sha256": m.sidecar["matrix_sha256"], "sidecar_sha256": m.sidecar_sha256} for m in members
+        },
+    }
+
+
+def _show(
+    volume: Volume, score: BenchmarkScore, folder: Any, reporter: Reporter, refused: Sequence[BundleError]
+) -> None:
+    text = benchmark_text(score)
+    if refused:
+        text += f"\n  note: {len(refused)} refused, see the errors: {some([fault.subject for fault in refused])}"
+    where = volume.relative(folder)
+    reporter.result(
+        f"{text}\n  written to {where}\n", "scored", folder=where, rows=as_records(METRICS, metrics_rows(score))
+    )
+
+
+def _cross(
+    volume: Volume,
+    catalogue: Catalogue,
+    protocol: str,
+    scored: Sequence[str],
+    asked: Sequence[str] | None,
+    reporter: Reporter,
+) -> list[BundleError]:
+    """Write the cross-benchmark table of the asked set, or of the declared one that a scored benchmark belongs to."""
+    names = list(asked) if asked is not None else _declared_set(catalogue, scored)
+    if not names:
+        return []
+    missing = [n for n in names if not (volume.metrics(protocol, n) / "metrics.csv").exists()]
+    if missing and asked is None:
+        reporter.say(f"cross-benchmark table: waits for {', '.join(missing)} ({protocol})")
+        return []
+    try:
+        cross = cross_benchmark(volume, protocol, [catalogue.benchmark(name).name for name in names])
+    except BundleError as fault:
+        return [fault]
+    write_cross(volume, protocol, cross)
+    where = volume.relative(volume.cross_benchmark(protocol))
+    text = f"{cross_text(cross, protocol, names)}\n  written to {where}\n"
+    reporter.result(text, "cross", file=where, rows=as_records(cross.header, cross.rows), left_out=cross.left_out)
+    return []
+
+
+def _declared_set(catalogue: Catalogue, scored: Sequence[str]) -> list[str]:
+    sets = {catalogue.benchmarks[name].cross for name in scored} - {None}
+    return [b.name for b in catalogue.benchmarks.values() if b.cross in sets] if sets else []

@@ -1,0 +1,151 @@
+"""Scoring one benchmark: survey every encoder, let the voters choose k, read every number off at that k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from croma_bundle.errors import BundleError, CohortError, raise_all
+from croma_bundle.metrics.cohort import Cohort
+from croma_bundle.metrics.operating_k import k_grid, shared_k
+from croma_bundle.metrics.survey import (
+    HEADLINE_M,
+    KRow,
+    Margins,
+    MRow,
+    OperatingPoint,
+    Survey,
+    margins,
+    operate,
+    survey,
+    sweep_k,
+    sweep_m,
+)
+from croma_bundle.progress import Reporter
+from croma_bundle.scoring.roster import Member
+from croma_bundle.scoring.view import View
+
+BLOCK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a run may be asked to do differently from the benchmark's declaration; None keeps the declaration.
+
+    `k` and `tau` pin the operating point for every encoder. `block_bytes` bounds memory and changes no result.
+    """
+
+    protocol: str | None = None
+    k_grid: str | None = None
+    k_max: int | None = None
+    k: int | None = None
+    tau: float | None = None
+    m: int = HEADLINE_M
+    block_bytes: int = BLOCK_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderScore:
+    """Everything measured of one encoder. `margin` is None where CRoMa is undefined, and `fault` says why."""
+
+    member: Member
+    survey: Survey
+    point: OperatingPoint
+    k_sweep: list[KRow]
+    m_sweep: list[MRow]
+    m_end: str | None
+    unit_margins: npt.NDArray[np.float64]
+    margin: Margins | None
+    fault: BundleError | None
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkScore:
+    """A scored benchmark: its rows, its encoders in name order, and how k came about."""
+
+    view: View
+    cohort: Cohort
+    protocol: str
+    knobs: Knobs
+    k: int | None
+    panel: tuple[str, ...]
+    panel_rule: str
+    encoders: list[EncoderScore]
+    faults: list[BundleError] = field(default_factory=list)
+
+
+def score_benchmark(
+    view: View, members: Sequence[Member], protocol: str, knobs: Knobs, reporter: Reporter
+) -> BenchmarkScore:
+    """Score all members on one view.
+
+    Raises:
+        CohortError: the cohort cannot be scored, or no encoder can.
+    """
+    cohort = view.cohort()
+    for subset, reason in cohort.incomplete:
+        reporter.warn(f"{view.benchmark.name}: subset {subset} is not scored: {reason}")
+    surveys, faults = _survey_all(view, cohort, members, knobs, reporter)
+    if not surveys:
+        _nothing_scored(view, faults)
+    k, panel, rule = _operating_k(surveys, members, protocol, knobs)
+    scores = []
+    for member in members:
+        if member.name in surveys:
+            found = surveys[member.name]
+            scores.append(_score_one(view, member, found, k if k is not None else found.k_star, knobs))
+    faults += [score.fault for score in scores if score.fault]
+    return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, faults)
+
+
+def _survey_all(
+    view: View, cohort: Cohort, members: Sequence[Member], knobs: Knobs, reporter: Reporter
+) -> tuple[dict[str, Survey], list[BundleError]]:
+    declared = view.benchmark
+    grid = k_grid(knobs.k_grid or declared.k_grid, knobs.k_max or declared.k_max)
+    extra = () if knobs.k is None else (knobs.k,)
+    surveys, faults = dict[str, Survey](), list[BundleError]()
+    for member in reporter.track(members, len(members), f"{declared.name}: encoders"):
+        x = member.matrix[view.rows]
+        try:
+            surveys[member.name] = survey(
+                x, cohort, grid=grid, extra_k=extra, m_max=max(20, knobs.m), block_bytes=knobs.block_bytes
+            )
+        except CohortError as fault:
+            fault.subject = f"{declared.name} · {member.name}"
+            faults.append(fault)
+    return surveys, faults
+
+
+def _operating_k(
+    surveys: dict[str, Survey], members: Sequence[Member], protocol: str, knobs: Knobs
+) -> tuple[int | None, tuple[str, ...], str]:
+    """The shared k (None: each its own), the encoders that decided it, and the rule in words."""
+    if knobs.k is not None:
+        return knobs.k, (), "pinned by --k"
+    if protocol == "k-star":
+        return None, (), "each encoder at its own k*"
+    voters = [m.name for m in members if m.name in surveys and m.votes]
+    panel = voters or [m.name for m in members if m.name in surveys]
+    rule = "lower median of the voting encoders' k*" if voters else "lower median of all k*: no voter is scored"
+    return shared_k([surveys[name].k_star for name in panel]), tuple(panel), rule
+
+
+def _score_one(view: View, member: Member, found: Survey, k: int, knobs: Knobs) -> EncoderScore:
+    subject = f"{view.benchmark.name} · {member.name}"
+    point = operate(found, k, tau=knobs.tau)
+    rows, units, end = sweep_m(found, subject)
+    margin, fault = None, None
+    try:
+        margin = margins(found, subject, knobs.m)
+    except CohortError as error:
+        fault = error
+    return EncoderScore(member, found, point, sweep_k(found, k, point.tau), rows, end, units, margin, fault)
+
+
+def _nothing_scored(view: View, faults: list[BundleError]) -> None:
+    raise_all(faults)
+    raise CohortError(f"benchmark {view.benchmark.name}", "no encoder can be scored")

@@ -1,0 +1,154 @@
+"""The tables of a scored benchmark, as header and rows; the columns are a contract (docs/tables.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from croma_bundle.metrics.survey import M_MAX
+from croma_bundle.metrics.tail import ALPHA
+from croma_bundle.scoring.score import BenchmarkScore, EncoderScore
+
+METRICS = [
+    "benchmark",
+    "encoder",
+    "is_control",
+    "external",
+    "protocol",
+    "k",
+    "k_panel",
+    "tau",
+    "bio_bacc",
+    "conf_bacc",
+    "ri",
+    "mari",
+    "delta",
+    "support",
+    "ss_undefined",
+    "oo_undefined",
+    "mixed_undefined",
+    "croma_median",
+    "croma_q10",
+    "croma_ltm10",
+    "croma_f0",
+    "croma_median_lo",
+    "croma_median_hi",
+    "croma_ltm10_lo",
+    "croma_ltm10_hi",
+    "croma_f0_lo",
+    "croma_f0_hi",
+    "m",
+    "alpha",
+    "n_units",
+    "design",
+    "unit",
+    "confounder",
+    "checkpoint_revision",
+    "generation",
+    "pooling",
+    "precision",
+    "batch_size",
+    "device",
+    "exposed",
+    "matrix_sha256",
+]
+K_SWEEP = ["benchmark", "encoder", "confounder", "k", "bio_bacc", "conf_bacc", "ri", "mari", "support", "selected"]
+M_SWEEP = ["benchmark", "encoder", "confounder", "m", "croma_median", "croma_q10", "croma_ltm10", "croma_f0"]
+PER_SAMPLE = [
+    *["row", "sample_id", "subset", "group_id", "label", "confounder", "ri", "mari", "undefined"],
+    *(f"croma_m{m}" for m in range(1, M_MAX + 1)),
+]
+
+Rows = list[list[Any]]
+
+
+def metrics_rows(score: BenchmarkScore) -> Rows:
+    """One row per encoder, in name order; None where a value does not exist."""
+    return [[values[name] for name in METRICS] for values in (_metrics(score, e) for e in score.encoders)]
+
+
+def k_sweep_rows(score: BenchmarkScore) -> Rows:
+    return [
+        [*_key(score, e), r.k, r.bio_bacc, r.conf_bacc, r.ri, r.mari, r.support, r.selected]
+        for e in score.encoders
+        for r in e.k_sweep
+    ]
+
+
+def m_sweep_rows(score: BenchmarkScore) -> Rows:
+    return [
+        [*_key(score, e), r.m, r.croma_median, r.croma_q10, r.croma_ltm10, r.croma_f0]
+        for e in score.encoders
+        for r in e.m_sweep
+    ]
+
+
+def per_sample_rows(score: BenchmarkScore, encoder: EncoderScore) -> Rows:
+    """One row per evaluation unit: `row` is the tileset's (and the matrix's) row, from 0; a margin column stays empty
+    where CRoMa is undefined at that m."""
+    view, point = score.view, encoder.point
+    ri, mari, margins = point.unit_ri.tolist(), point.unit_mari.tolist(), encoder.unit_margins.tolist()
+    padding = [None] * max(0, M_MAX - encoder.unit_margins.shape[1])
+    rows = []
+    for unit, i in enumerate(encoder.survey.unit_rows.tolist()):
+        subset = view.subsets[i] if view.subsets is not None else ""
+        place = [int(view.rows[i]), view.sample_ids[i], subset, view.groups[i], view.labels[i], view.confounders[i]]
+        rows.append([*place, ri[unit], mari[unit], str(point.undefined[unit]), *margins[unit][:M_MAX], *padding])
+    return rows
+
+
+def as_records(header: Sequence[str], rows: Rows) -> list[dict[str, Any]]:
+    """The same table for JSON: one object per row, null where a value does not exist."""
+    return [{name: None if value != value else value for name, value in zip(header, row, strict=True)} for row in rows]
+
+
+def _key(score: BenchmarkScore, encoder: EncoderScore) -> list[str]:
+    return [score.view.benchmark.name, encoder.member.name, score.view.confounder]
+
+
+def _metrics(score: BenchmarkScore, encoder: EncoderScore) -> Mapping[str, Any]:
+    member, point, margin = encoder.member, encoder.point, encoder.margin
+    contract = member.sidecar["extraction_contract"]
+    tail = {
+        "croma_median": margin.median if margin else None,
+        "croma_q10": margin.q10 if margin else None,
+        "croma_ltm10": margin.ltm10 if margin else None,
+        "croma_f0": margin.f0 if margin else None,
+    }
+    intervals = {f"{name}_{end}": None for name in ("croma_median", "croma_ltm10", "croma_f0") for end in ("lo", "hi")}
+    exposed = score.view.benchmark.tileset in member.entry.exposed if member.entry else None
+    return {
+        "benchmark": score.view.benchmark.name,
+        "encoder": member.name,
+        "is_control": member.is_control,
+        "external": member.external,
+        "protocol": score.protocol,
+        "k": point.k,
+        "k_panel": len(score.panel) if score.panel else None,
+        "tau": point.tau,
+        "bio_bacc": point.bio_bacc,
+        "conf_bacc": point.conf_bacc,
+        "ri": point.ri,
+        "mari": point.mari,
+        "delta": point.mari - point.ri,
+        "support": point.support,
+        "ss_undefined": point.ss_undefined,
+        "oo_undefined": point.oo_undefined,
+        "mixed_undefined": point.mixed_undefined,
+        **tail,
+        **intervals,
+        "m": score.knobs.m,
+        "alpha": ALPHA,
+        "n_units": point.n_units,
+        "design": score.view.benchmark.design,
+        "unit": score.cohort.unit,
+        "confounder": score.view.confounder,
+        "checkpoint_revision": member.sidecar["checkpoint_revision"],
+        "generation": contract.get("generation"),
+        "pooling": contract.get("pooling"),
+        "precision": member.sidecar["precision"],
+        "batch_size": member.sidecar["batch_size"],
+        "device": member.sidecar["environment"]["device"],
+        "exposed": exposed,
+        "matrix_sha256": member.sidecar["matrix_sha256"],
+    }

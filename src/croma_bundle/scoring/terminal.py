@@ -1,0 +1,102 @@
+"""The tables as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from croma_bundle.scoring.cross import Cross
+from croma_bundle.scoring.score import BenchmarkScore, EncoderScore
+
+MISSING = "…"
+Cell = Callable[[EncoderScore], str]
+
+
+def benchmark_text(score: BenchmarkScore) -> str:
+    """A scored benchmark: what decided k, the ranked encoders by CRoMa, and the controls set apart."""
+    ranked = [e for e in score.encoders if not e.member.is_control]
+    controls = [e for e in score.encoders if e.member.is_control]
+    columns = _columns(score)
+    lines = aligned([list(columns), *_cells(ranked, columns), *_cells(controls, columns)])
+    body = [lines[0], *lines[1 : 1 + len(ranked)]]
+    if not ranked:
+        body.append("  (no encoder to rank)")
+    if controls:
+        body += ["controls, not ranked", *lines[1 + len(ranked) :]]
+    return "\n".join([_headline(score), *body, *_footnotes(score)])
+
+
+def cross_text(cross: Cross, protocol: str, benchmarks: Sequence[str]) -> str:
+    """The cross-benchmark table, best mean rank first; frontier members carry a star, ties an equals sign."""
+    ranks = [s.mean_rank for s in cross.standings]
+    rows = [["", "encoder", "mean rank", "CRoMa rank", "LTM10 rank"]]
+    for s in cross.standings:
+        tie = "=" if ranks.count(s.mean_rank) > 1 else ""
+        name = s.encoder
+        rows.append(
+            [
+                "*" if s.on_frontier else "",
+                name,
+                f"{tie}{s.mean_rank:.2f}",
+                f"{s.croma_rank:.2f}",
+                f"{s.ltm10_rank:.2f}",
+            ]
+        )
+    controls = [str(row[0]) for row in cross.rows if row[1]]
+    lines = [f"over {', '.join(benchmarks)} · {protocol} · * Pareto frontier", *aligned(rows)]
+    lines += [f"controls, not ranked: {', '.join(controls)}"] if controls else []
+    return "\n".join([*lines, *(f"left out: {name} ({why})" for name, why in sorted(cross.left_out.items()))])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, indented by two, the leading text column left-aligned, the rest right-aligned."""
+    text = 2 if rows and rows[0] and rows[0][0] == "" else 1
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(c.ljust(w) if i < text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+
+
+def _columns(score: BenchmarkScore) -> dict[str, Cell]:
+    own_k: dict[str, Cell] = {"k": lambda e: str(e.point.k)} if score.k is None else {}
+    return {
+        "encoder": lambda e: e.member.name + (" (external)" if e.member.external else ""),
+        **own_k,
+        "CRoMa median": lambda e: f"{e.margin.median:+.3f}" if e.margin else MISSING,
+        "LTM10": lambda e: f"{e.margin.ltm10:+.3f}" if e.margin else MISSING,
+        "F(0)": lambda e: f"{e.margin.f0:.3f}" if e.margin else MISSING,
+        "RI": lambda e: f"{e.point.ri:.3f}",
+        "MaRI": lambda e: f"{e.point.mari:.3f}",
+        "tau": lambda e: f"{e.point.tau:.3g}",
+        "support": lambda e: f"{100 * e.point.support:.1f} %",
+        "bio": lambda e: f"{e.point.bio_bacc:.3f}",
+        "confounder": lambda e: f"{e.point.conf_bacc:.3f}",
+    }
+
+
+def _cells(encoders: Sequence[EncoderScore], columns: dict[str, Cell]) -> list[list[str]]:
+    ordered = sorted(encoders, key=lambda e: (e.margin is None, -(e.margin.median if e.margin else 0), e.member.name))
+    return [[cell(encoder) for cell in columns.values()] for encoder in ordered]
+
+
+def _headline(score: BenchmarkScore) -> str:
+    view, cohort = score.view, score.cohort
+    if score.k is None:
+        k = score.panel_rule
+    elif score.panel:
+        n = len(score.panel)
+        k = f"k = {score.k} ({score.panel_rule}, {n} encoder{'s' if n > 1 else ''})"
+    else:
+        k = f"k = {score.k} ({score.panel_rule})"
+    units = f"{cohort.n_units:,} {cohort.unit}s of {len(cohort.group_names):,} groups"
+    m = f"m = {score.knobs.m}"
+    return f"{view.benchmark.name} · {score.protocol}, {k}, {m} · confounder {view.confounder} · {units}"
+
+
+def _footnotes(score: BenchmarkScore) -> list[str]:
+    notes = [f"{e.member.name}: {e.point.tau_note}" for e in score.encoders if e.point.tau_note]
+    capped = {e.point.capped_rows for e in score.encoders} - {0}
+    if capped:
+        notes.append(f"up to {max(capped):,} rows have fewer than k candidates; fewer neighbours are used for them")
+    return [f"  note: {note}" for note in notes]

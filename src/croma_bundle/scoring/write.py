@@ -1,0 +1,119 @@
+"""Writing a scored benchmark to `metrics/<protocol>/<benchmark>/`; `run.json` is removed first and written last."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from croma_bundle.artifacts.environment import bundle_version, versions
+from croma_bundle.durable import json_bytes, remove, sweep_temporaries, write_bytes, write_json
+from croma_bundle.layout import Volume
+from croma_bundle.scoring.score import BenchmarkScore
+from croma_bundle.scoring.tables import (
+    K_SWEEP,
+    M_SWEEP,
+    METRICS,
+    PER_SAMPLE,
+    as_records,
+    k_sweep_rows,
+    m_sweep_rows,
+    metrics_rows,
+    per_sample_rows,
+)
+from croma_bundle.tilemanifest.table import csv_text
+
+RUN_SCHEMA = 1
+
+
+def write_score(
+    volume: Volume,
+    score: BenchmarkScore,
+    inputs: dict[str, Any],
+    folder: Path,
+    limited_to: Sequence[str] | None,
+) -> None:
+    """Write every table of a benchmark.
+
+    `run.json` holds the SHA-256 of every table, of the `.csv.gz` files before compression. Tables of encoders that this
+    run did not score are removed, so that the folder is one run.
+    """
+    metrics = metrics_rows(score)
+    contents = {
+        "metrics.csv": csv_text(METRICS, metrics).encode(),
+        "metrics.json": json_bytes({"columns": METRICS, "rows": as_records(METRICS, metrics)}),
+        "k_sweep.csv": csv_text(K_SWEEP, k_sweep_rows(score)).encode(),
+        "m_sweep.csv": csv_text(M_SWEEP, m_sweep_rows(score)).encode(),
+    }
+    for encoder in score.encoders:
+        name = f"per_sample/{encoder.member.name}.csv"
+        contents[name] = csv_text(PER_SAMPLE, per_sample_rows(score, encoder)).encode()
+    (folder / "per_sample").mkdir(parents=True, exist_ok=True)
+    remove(folder / "run.json")
+    sweep_temporaries(folder)
+    sweep_temporaries(folder / "per_sample")
+    for name, content in contents.items():
+        if name.startswith("per_sample/"):
+            write_bytes(folder / f"{name}.gz", gzip.compress(content, mtime=0))
+        else:
+            write_bytes(folder / name, content)
+    for stale in (folder / "per_sample").glob("*.csv.gz"):
+        if f"per_sample/{stale.name.removesuffix('.gz')}" not in contents:
+            remove(stale)
+    outputs = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
+    write_json(folder / "run.json", _run(score, inputs, outputs, limited_to))
+
+
+def _run(
+    score: BenchmarkScore, inputs: dict[str, Any], outputs: dict[str, str], limited_to: Sequence[str] | None
+) -> dict[str, Any]:
+    knobs, declared = score.knobs, score.view.benchmark
+    return {
+        "schema": RUN_SCHEMA,
+        "replay": {
+            "command": "score",
+            "benchmark": declared.name,
+            "protocol": score.protocol,
+            "confounder": score.view.confounder,
+            "encoders": list(limited_to) if limited_to is not None else None,
+            "k_grid": knobs.k_grid or declared.k_grid,
+            "k_max": knobs.k_max or declared.k_max,
+            "k": knobs.k,
+            "tau": knobs.tau,
+            "m": knobs.m,
+        },
+        "resolved": _resolved(score),
+        "versions": {"bundle": bundle_version(), "python": platform.python_version(), **versions(["numpy"])},
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def _resolved(score: BenchmarkScore) -> dict[str, Any]:
+    view, cohort = score.view, score.cohort
+    cells = Counter(zip(view.labels, view.confounders, strict=True))
+    return {
+        "k": score.k,
+        "k_rule": score.panel_rule,
+        "k_panel": list(score.panel),
+        "k_star": {e.member.name: e.survey.k_star for e in score.encoders},
+        "usable_k": list(score.encoders[0].survey.usable_k),
+        "tau": {e.member.name: e.point.tau for e in score.encoders},
+        "tau_notes": {e.member.name: e.point.tau_note for e in score.encoders if e.point.tau_note},
+        "rows_with_fewer_than_k_candidates": {e.member.name: e.point.capped_rows for e in score.encoders},
+        "m_sweep_ends": {e.member.name: e.m_end for e in score.encoders if e.m_end},
+        "croma_undefined": {e.member.name: str(e.fault) for e in score.encoders if e.fault},
+        "refused": [fault.paragraph() for fault in score.faults],
+        "design": cohort.design,
+        "unit": cohort.unit,
+        "n_rows": cohort.n_rows,
+        "n_units": cohort.n_units,
+        "n_groups": len(cohort.group_names),
+        "scopes": [scope.name for scope in cohort.scopes],
+        "incomplete_subsets": dict(cohort.incomplete),
+        "cells": [{"label": a, "confounder": b, "rows": n} for (a, b), n in sorted(cells.items())],
+    }
