@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,7 +110,7 @@ class Cohort:
 
 
 def _encode(column: Sequence[str]) -> tuple[Codes, tuple[str, ...]]:
-    names = tuple(sorted(set(column)))
+    names = tuple(sorted({str(text) for text in column}))
     code = {text: i for i, text in enumerate(names)}
     return np.array([code[text] for text in column], dtype=np.int64), names
 
@@ -122,7 +122,7 @@ def _scopes(
         return (Scope("all", np.arange(len(labels), dtype=np.int64)),), ()
     members: dict[str, list[int]] = {}
     for row, subset in enumerate(subsets):
-        members.setdefault(subset, []).append(row)
+        members.setdefault(str(subset), []).append(row)
     scopes, incomplete = [], []
     for subset in sorted(members):
         rows = members[subset]
@@ -183,13 +183,11 @@ def _require_contrast(
     incomplete: Sequence[tuple[str, str]],
 ) -> None:
     """Every metric needs two labels, two confounder values and two groups among the rows it uses."""
-    used = [int(row) for scope in scopes for row in scope.rows]
-    rows: Iterable[int] = used if used else range(len(labels))
+    rows = [int(row) for scope in scopes for row in scope.rows] or list(range(len(labels)))
     faults = []
     if not scopes:
         reasons = some([f"{subset} has {reason}" for subset, reason in incomplete])
         faults.append(f"no subset is a complete 2×2 of labels and confounder values: {reasons}")
-    rows = list(rows)
     for what, column in (("label", labels), ("confounder value", confounders), ("group", groups)):
         values = {column[row] for row in rows}
         if len(values) == 1:

@@ -46,19 +46,29 @@ def typed_distances(kinds: Kinds, distance: Floats, k: int) -> Floats:
     return typed
 
 
+def require_tau(tau: float) -> float:
+    """The pinned τ as it is.
+
+    Raises:
+        CohortError: it is not above 0, or not finite.
+    """
+    if not (tau > 0 and math.isfinite(tau)):
+        raise CohortError("τ", f"{tau!r}, wanted a number above 0")
+    return float(tau)
+
+
 def choose_tau(typed: Floats, pinned: float | None = None) -> Tau:
     """τ: the pinned one, else the median of the typed distances, else 0.2 with the reason.
 
     Raises:
         CohortError: the pinned τ is not above 0, or not finite.
     """
-    if pinned is not None and not (pinned > 0 and math.isfinite(pinned)):
-        raise CohortError("τ", f"{pinned!r}, wanted a number above 0")
     median = float(np.median(typed)) if typed.size else math.nan
     if pinned is not None:
+        pinned = require_tau(pinned)
         off_scale = typed.size > 0 and not median / OFF_SCALE <= pinned <= median * OFF_SCALE
         note = f"τ = {pinned!r} is off-scale: the median typed distance is {median!r}" if off_scale else None
-        return Tau(float(pinned), note)
+        return Tau(pinned, note)
     if not typed.size:
         return Tau(TAU_FALLBACK, f"τ = {TAU_FALLBACK} by default: no unit has a typed neighbour, so it cannot matter")
     if median == 0:

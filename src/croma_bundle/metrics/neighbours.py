@@ -26,6 +26,8 @@ SO, OS, SS, OO, NO_NEIGHBOUR = 0, 1, 2, 3, -1
 ZERO = 1e-12
 """A distance below this is exactly 0."""
 
+EPSILON = float(np.finfo(np.float64).eps)
+
 BLOCK_BYTES = 128 * 2**20
 _BYTES_PER_PAIR = 40  # the product, one masked copy, one partitioned copy, and the masks
 _SLICE_BYTES = 4 * 2**20
@@ -81,7 +83,8 @@ def unit_rows(x: npt.NDArray[np.floating]) -> Floats:
 
 def _lengths(rows: Floats) -> Floats:
     """Of each row, summed alone and in a fixed order."""
-    return np.sqrt(np.add.reduce(rows * rows, axis=-1))
+    lengths: Floats = np.sqrt(np.add.reduce(rows * rows, axis=-1))
+    return lengths
 
 
 def typed_neighbours(
@@ -167,12 +170,12 @@ def _error_band(x: Floats) -> float:
     Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1); two of them, and the subtractions from 1,
     by less than ``(D + 16)·2u`` times the largest squared length.
     """
-    width = x.shape[1]
+    width: int = x.shape[1]
     step = max(1, _SLICE_BYTES // (8 * max(1, width)))
     longest = 1.0
     for start in range(0, len(x), step):
         longest = max(longest, float(np.max(np.add.reduce(x[start : start + step] ** 2, axis=-1))))
-    return 1.01 * longest * (width + 16) * float(np.finfo(np.float64).eps)
+    return 1.01 * longest * (width + 16) * EPSILON
 
 
 def _preselect(

@@ -217,7 +217,7 @@ def sweep_k(survey: Survey, operating_k: int, tau: float) -> list[KRow]:
         CohortError: the survey does not cover operating_k, or tau is not above 0.
     """
     _require_covered(survey, operating_k)
-    temperature = mari.choose_tau(np.empty(0), tau).value
+    temperature = mari.require_tau(tau)
     rows = []
     for k in sorted({*survey.usable_k, operating_k}):
         selected = k == operating_k
