@@ -1,4 +1,4 @@
-"""The tables of a scored benchmark, as header and rows; the columns are a contract (docs/tables.md)."""
+"""The tables of a scored benchmark, as header and rows; the columns are a contract (docs/numbers.md)."""
 
 from __future__ import annotations
 
