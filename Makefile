@@ -54,7 +54,7 @@ embed: tiles ## Embed a tileset with a family's encoders (FAMILY=classical TILES
 score: ## Score every embedded benchmark (PROTOCOL=median-k), in the scoring image where it is built, else in the venv
 	@case "$(RUNTIME)" in \
 	  docker|venv) use=$(RUNTIME) ;; \
-	  auto) if docker image inspect "$$(docker compose config --images 2>/dev/null)" >/dev/null 2>&1; then use=docker; else use=venv; fi ;; \
+	  auto) if docker image inspect "$$(docker compose config --images score 2>/dev/null)" >/dev/null 2>&1; then use=docker; else use=venv; fi ;; \
 	  *) echo "error: RUNTIME=$(RUNTIME): wanted auto, docker or venv" >&2; exit 2 ;; \
 	esac; $(MAKE) score-$$use
 

@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = [ROOT / "requirements/tools.lock", ROOT / "requirements/test.lock", ROOT / "images/score/requirements.lock"]
+LOCKS = [
+    ROOT / "requirements/tools.lock",
+    ROOT / "requirements/test.lock",
+    ROOT / "images/score/requirements.lock",
+    ROOT / "images/score/build.lock",
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +65,15 @@ def test_every_locked_package_has_an_exact_version_and_hashes_and_no_address(loc
 
 
 def test_a_package_has_one_version_in_all_locks():
-    tools, test, score = (pinned(lock) for lock in LOCKS)
+    tools, test, score, build = (pinned(lock) for lock in LOCKS)
     assert {name: test.get(name) for name in tools} == tools
     assert {name: tools.get(name) for name in score} == score
+    assert {name: tools.get(name) for name in build} == build
 
 
 def test_the_score_lock_is_light():
     assert set(pinned(LOCKS[2])) == {
-        *("annotated-types", "click", "colorama", "numpy"),
+        *("annotated-types", "click", "numpy"),
         *("pydantic", "pydantic-core", "typing-extensions", "typing-inspection"),
     }
 
