@@ -140,6 +140,7 @@ def _beat_or_refuse(path: Path, descriptor: int, subject: str, stop: threading.E
 
     def beat() -> None:
         while not stop.wait(STALE_AFTER / 10):
-            os.utime(path)
+            with contextlib.suppress(OSError):  # a heartbeat that cannot be written is a missed heartbeat
+                os.utime(path)
 
     threading.Thread(target=beat, daemon=True).start()

@@ -58,6 +58,9 @@ class BundleError(Exception):
         """Pickle by fields, so that an error crosses from a worker process whole."""
         return _rebuilt, (type(self), dict(self.__dict__))
 
+    def __str__(self) -> str:
+        return self.paragraph()
+
     def paragraph(self) -> str:
         """The message as printed after ``error: ``; lines after the first are indented."""
         lines = [f"{self.subject}: {self.problem}"]
@@ -123,10 +126,12 @@ class ArtifactError(BundleError):
 
 
 class SeveralErrors(BundleError):
-    """Several faults at once; its exit code is the highest of theirs."""
+    """Several faults at once, those of faults within them too; its exit code is the highest of theirs."""
+
+    errors: tuple[BundleError, ...]
 
     def __init__(self, errors: Sequence[BundleError]) -> None:
-        self.errors = tuple(errors)
+        self.errors = tuple(one for e in errors for one in (e.errors if isinstance(e, SeveralErrors) else (e,)))
         self.exit_code = max(e.exit_code for e in self.errors)  # type: ignore[misc]
         Exception.__init__(self, "\n".join(e.paragraph() for e in self.errors))
 

@@ -19,20 +19,25 @@ from pathlib import Path
 
 from croma_bundle.errors import EnvironmentFault, UsageError
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(@[A-Za-z0-9][A-Za-z0-9._+-]*)?")
-"""What tilesets, benchmarks and encoders may be called (`RudolfV-2-S`, `DINOv2-B@croma-0.3.0`)."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+"""What tilesets and benchmarks may be called; an encoder may add one recipe (`DINOv2-B@croma-0.3.0`)."""
+ENCODER_NAME = re.compile(rf"{NAME.pattern}(@{NAME.pattern})?")
+RESERVED_ENDINGS = (".npy", ".json", ".csv", ".tmp", ".lock")
 
 
 def checked_name(kind: str, name: str) -> str:
     """Return `name`, or raise `UsageError` where it could not be a file name on every machine.
 
-    `.npy` and `.json` endings are refused because a file of that name would be taken for an artifact.
+    Endings of our own files are refused because a file of that name would be taken for one of them, and `@` in all
+    but an encoder's name because `<benchmark>@<confounder>` is a folder.
     """
-    if not NAME.fullmatch(name) or len(name) > 100 or name.endswith((".npy", ".json", ".tmp", ".lock")):
+    pattern, recipe = (ENCODER_NAME, ", one @recipe at the end") if kind == "encoder" else (NAME, "")
+    if not pattern.fullmatch(name) or len(name) > 100 or name.endswith(RESERVED_ENDINGS):
         raise UsageError(
             f"{kind} {name!r}",
             "this name cannot be used",
-            wanted="letters, digits and . _ + - (first a letter or digit), at most 100, one @recipe at the end",
+            wanted="letters, digits and . _ + - (first a letter or digit), at most 100"
+            f"{recipe}; not ending in {', '.join(RESERVED_ENDINGS)}",
         )
     return name
 
@@ -102,7 +107,10 @@ class Volume:
         return self.root / "metrics" / protocol
 
     def metrics(self, protocol: str, benchmark: str, confounder: str | None = None) -> Path:
-        return self.protocol(protocol) / (f"{benchmark}@{confounder}" if confounder else benchmark)
+        """A confounder is a user's column name: its `/` becomes `%2F`, and `%` `%25`, so that it stays one folder."""
+        if confounder is None:
+            return self.protocol(protocol) / benchmark
+        return self.protocol(protocol) / f"{benchmark}@{confounder.replace('%', '%25').replace('/', '%2F')}"
 
     def cross_benchmark(self, protocol: str) -> Path:
         return self.protocol(protocol) / "cross_benchmark.csv"
@@ -121,16 +129,27 @@ class Volume:
             if os.access(self.root, os.W_OK | os.X_OK):
                 return
             reason = "no write permission"
+        except FileExistsError:
+            raise EnvironmentFault(f"volume {self.root}", "it is a file", wanted="a folder") from None
         except OSError as error:
             reason = error.strerror or str(error)
-        owner = next((p.stat() for p in (self.root, *self.root.parents) if p.exists()), None)
-        ids = f"{owner.st_uid}:{owner.st_gid}" if owner else "?"
+        found, then = _owner_and_remedy(self.root)
         raise EnvironmentFault(
             f"volume {self.root}",
             f"it cannot be written to ({reason})",
             wanted=f"a folder that uid {os.getuid()} may write to",
-            found=f"owner {ids}",
-            then=f"CROMA_UID={ids.split(':')[0]} CROMA_GID={ids.split(':')[1]} docker compose run --rm …"
-            if owner
-            else None,
+            found=found,
+            then=then,
         )
+
+
+def _owner_and_remedy(root: Path) -> tuple[str, str | None]:
+    """Who owns the volume, or the folder that should hold it, and the line that runs a step as that user."""
+    for folder in (root, *root.parents):
+        try:
+            owner = folder.stat()
+        except OSError:
+            continue
+        ids = f"owner {owner.st_uid}:{owner.st_gid} of {folder}"
+        return ids, f"CROMA_UID={owner.st_uid} CROMA_GID={owner.st_gid} docker compose run --rm …"
+    return "unknown owner", None

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -29,7 +29,7 @@ class Reporter:
         if self.as_json:
             self._emit(event, text=text, **fields)
         else:
-            click.echo(text, err=True)
+            click.echo(_printable(text, sys.stderr), err=True)
 
     def warn(self, text: str, **fields: Any) -> None:
         self.say(f"warning: {text}", "warning", **fields)
@@ -39,13 +39,13 @@ class Reporter:
         if self.as_json:
             self._emit(event, **fields)
         else:
-            click.echo(text)
+            click.echo(_printable(text, sys.stdout))
 
     def fault(self, paragraph: str, exit_code: int) -> None:
         if self.as_json:
             self._emit("error", text=paragraph, exit_code=exit_code)
         else:
-            click.echo(f"error: {paragraph}", err=True)
+            click.echo(_printable(f"error: {paragraph}", sys.stderr), err=True)
 
     def track(self, items: Iterable[T], total: int, label: str, done: int = 0) -> Iterator[T]:
         """Yield `items` and show how many of `total` have passed, `done` of them before the start."""
@@ -73,4 +73,15 @@ class Reporter:
             yield item
 
     def _emit(self, event: str, **fields: Any) -> None:
-        click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
+        line = json.dumps({"event": event, **fields}, ensure_ascii=not _shows_all(sys.stdout))
+        click.echo(_printable(line, sys.stdout))
+
+
+def _shows_all(stream: TextIO) -> bool:
+    return (stream.encoding or "utf-8").lower().replace("-", "") == "utf8"
+
+
+def _printable(text: str, stream: TextIO) -> str:
+    """The text with escapes for what the stream cannot show, such as the bytes of a file name that is not UTF-8."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -78,7 +78,9 @@ def load_catalogue(volume: Volume, manifests: Path | None = None) -> Catalogue:
     declared: dict[tuple[str, str], Path] = {}
 
     encoders = _join("encoder", _encoders(folder, volume, faults), declared, faults)
+    before = len(faults)
     tilesets_with_paths = _tilesets(folder, volume, faults)
+    all_read = len(faults) == before
     tilesets = _join("tileset", tilesets_with_paths, declared, faults)
     on_volume = [
         (Benchmark(name=t.name, tileset=t.name, confounder=t.confounder, design=t.design), path)
@@ -86,18 +88,25 @@ def load_catalogue(volume: Volume, manifests: Path | None = None) -> Catalogue:
         if path.is_relative_to(volume.tilesets)
     ]
     benchmarks = _join("benchmark", [*_benchmarks(folder, faults), *on_volume], declared, faults)
-    for name, entry in benchmarks.items():
-        if entry.tileset not in tilesets:
-            known = did_you_mean(entry.tileset, tilesets)
-            faults.append(
-                ManifestError(
-                    f"benchmark {name}",
-                    f"its tileset {entry.tileset!r} is not declared{known}",
-                    declared=str(declared["benchmark", name]),
-                )
-            )
+    if all_read:
+        faults += _without_tileset(benchmarks, tilesets, declared)
     raise_all(faults)
     return Catalogue(encoders, tilesets, benchmarks, declared)
+
+
+def _without_tileset(
+    benchmarks: Mapping[str, Benchmark], tilesets: Mapping[str, Tileset], declared: Mapping[tuple[str, str], Path]
+) -> list[ManifestError]:
+    """Benchmarks whose tileset is not declared."""
+    return [
+        ManifestError(
+            f"benchmark {name}",
+            f"its tileset {entry.tileset!r} is not declared{did_you_mean(entry.tileset, tilesets)}",
+            declared=str(declared["benchmark", name]),
+        )
+        for name, entry in benchmarks.items()
+        if entry.tileset not in tilesets
+    ]
 
 
 def _encoders(folder: Path, volume: Volume, faults: list[BundleError]) -> list[tuple[Encoder, Path]]:

@@ -38,7 +38,7 @@ def read_named(path: Path, model: type[Model], given: Mapping[str, Any] | None =
             known = ", ".join(k for k in model.model_fields if k not in ("name", *(given or {})))
             faults.append(f"{name}: stands outside a table; every entry is [<name>] with keys {known}")
             continue
-        found = read_entry(model, {"name": name, **(given or {}), **table}, prefix=f"{name}.")
+        found = read_entry(model, table, {"name": name, **(given or {})}, prefix=f"{name}.")
         if isinstance(found, list):
             faults += found
         else:
@@ -49,19 +49,23 @@ def read_named(path: Path, model: type[Model], given: Mapping[str, Any] | None =
 
 def read_single(path: Path, model: type[Model], given: Mapping[str, Any]) -> Model:
     """Read a file that is one entry of `model`."""
-    found = read_entry(model, {**given, **read_toml(path)}, prefix="")
+    found = read_entry(model, read_toml(path), given, prefix="")
     if isinstance(found, list):
         _raise(path, found)
         raise AssertionError("unreachable")
     return found
 
 
-def read_entry(model: type[Model], table: Mapping[str, Any], prefix: str) -> Model | list[str]:
-    """The validated entry, or its faults as ``key: reason`` lines."""
+def read_entry(
+    model: type[Model], table: Mapping[str, Any], given: Mapping[str, Any], prefix: str
+) -> Model | list[str]:
+    """The validated entry, or its faults as ``key: reason`` lines; a key that is `given` may not be set too."""
+    faults = [f"{prefix}{key}: it is {given[key]!r} by its place, remove it" for key in given if key in table]
     try:
-        return model.model_validate(_lists_to_tuples(table))
+        entry = model.model_validate(_lists_to_tuples({**table, **given}))
     except ValidationError as error:
-        return [_fault(model, dict(item), prefix) for item in error.errors()]
+        return faults + [_fault(model, dict(item), prefix) for item in error.errors()]
+    return faults or entry
 
 
 def _fault(model: type[BaseModel], item: dict[str, Any], prefix: str) -> str:

@@ -5,6 +5,7 @@ A revision is 40 hex, a sha256 is 64 hex; a floating reference does not validate
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -85,6 +86,10 @@ class Tileset(Strict):
             raise ValueError("the table [phantom] goes with source = 'phantom', and only with it")
         if self.source == "folder" and self.images and self.root is None:
             raise ValueError("a folder source with images needs root, the absolute folder of its image paths")
+        if self.root is not None and (self.source != "folder" or not self.images):
+            raise ValueError("root goes with source = 'folder' and images, and only with them")
+        if self.root is not None and not PurePosixPath(self.root).is_absolute():
+            raise ValueError(f"root must be an absolute folder, found {self.root!r}")
         return self
 
 
@@ -104,6 +109,12 @@ class Benchmark(Strict):
     k_grid: KGrid = "sparse"
     k_max: Annotated[int, Field(ge=2)] = 100
     cross: Text | None = None
+
+    @model_validator(mode="after")
+    def _rows_are_not_chosen_twice(self) -> Benchmark:
+        if self.rows and self.design == "paired_2x2":
+            raise ValueError("rows goes with design = 'all'; in paired_2x2 the occurrences are the rows")
+        return self
 
 
 def plain(model: BaseModel) -> dict[str, Any]:

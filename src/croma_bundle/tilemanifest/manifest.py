@@ -45,7 +45,7 @@ class TileManifest:
         """The values of a confounder column; raises `TileManifestError` where it is absent or blank somewhere."""
         if name not in self.confounders():
             near = did_you_mean(name, self.confounders())
-            wanted = f"one of {', '.join(self.confounders())}"
+            wanted = f"one of {', '.join(self.confounders())}" if self.confounders() else "a column beside the four"
             raise TileManifestError(subject, f"there is no confounder column {name!r}{near}", wanted=wanted)
         values = self.column(name)
         if blank := [i for i, value in enumerate(values, 1) if not value]:
@@ -105,9 +105,11 @@ def manifest_of_csv(
     Raises:
         TileManifestError: every fault with its line.
     """
+    _refuse_as_confounder(path, confounder, paired)
     required = [name for name in REQUIRED if images or name != "image_path"]
-    table = read_table(path, [*required, confounder, *(["subset"] if paired else [])])
-    filled = [*required, confounder, *(["subset"] if paired else [])]
+    required += [confounder, *(["subset"] if paired else [])]
+    table = read_table(path, required)
+    filled = [*required, *(["image_path"] if "image_path" in table.header and not images else [])]
     faults = _faults(table, filled, unique=not paired)
     rows, occurrences = table.rows, list[tuple[str, str]]()
     if paired:
@@ -121,6 +123,13 @@ def manifest_of_csv(
     take = [table.header.index(n) if n in table.header else table.header.index("sample_id") for n in columns]
     manifest = TileManifest(tuple(columns), tuple(tuple(row[i] for i in take) for row in rows))
     return manifest, occurrences, _case_warnings(manifest, confounder)
+
+
+def _refuse_as_confounder(path: Path, name: str, paired: bool) -> None:
+    if name in REQUIRED:
+        raise TileManifestError(str(path), f"{name!r} identifies a tile and cannot be its confounder")
+    if paired and name == "subset":
+        raise TileManifestError(str(path), "'subset' differs between the rows of one tile and cannot be its confounder")
 
 
 def _faults(table: Table, filled: Sequence[str], unique: bool = True) -> list[str]:

@@ -14,11 +14,13 @@ def read_path_map(path: Path, manifest: TileManifest) -> list[Path]:
     `path` is a CSV `sample_id,canonical_image_path,access_path`, one-to-one over the whole manifest, in any order.
 
     Raises:
-        TileManifestError: rows that are missing, extra, double, or whose canonical path is not the manifest's.
+        TileManifestError: rows that are missing, extra, double, whose canonical path is not the manifest's, or which
+            read two images from one file.
     """
     table = read_table(path, ("sample_id", "canonical_image_path", "access_path"))
     canonical = dict(zip(manifest.column("sample_id"), manifest.column("image_path"), strict=True))
     access: dict[str, Path] = {}
+    image_of: dict[str, str] = {}
     faults = []
     rows = zip(*(table.column(n) for n in ("sample_id", "canonical_image_path", "access_path")), strict=True)
     for (sample, image, target), line in zip(rows, table.lines, strict=True):
@@ -30,6 +32,8 @@ def read_path_map(path: Path, manifest: TileManifest) -> list[Path]:
             faults.append(f"line {line}: canonical_image_path of {sample!r} is {canonical[sample]!r} in the manifest")
         elif not target:
             faults.append(f"line {line}: access_path is blank")
+        elif image_of.setdefault(target, image) != image:
+            faults.append(f"line {line}: access_path {target!r} is that of {image_of[target]!r} already")
         access[sample] = Path(target)
     faults += [f"sample_id {sample!r} of the manifest is missing" for sample in canonical if sample not in access]
     raise_faults(path, faults)

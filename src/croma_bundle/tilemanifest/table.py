@@ -117,6 +117,7 @@ def _check_header(path: Path, header: tuple[str, ...], required: Sequence[str], 
                 )
     faults = [f"column {name!r} is missing{did_you_mean(name, header)}" for name in missing]
     faults += [f"column {name!r} stands twice in the header" for name in sorted(set(header)) if header.count(name) > 1]
+    faults += [f"a newline inside the column name {name!r}" for name in header if "\n" in name or "\r" in name]
     faults += [f"column {i} has no name" for i, name in enumerate(header, 1) if not name] if header else []
     if faults:
         raise TileManifestError(str(path), "; ".join(faults), wanted=",".join(required), found=found)

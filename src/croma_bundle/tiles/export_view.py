@@ -9,7 +9,8 @@ from croma_bundle.durable import write_bytes
 from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.table import csv_text
 
-NUMBER_LIKE = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+|inf(inity)?)\s*", re.IGNORECASE)
+NUMBER_LIKE = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE | re.ASCII)
+TRUTH_LIKE = {"true", "false"}
 MISSING_LIKE = {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"}
 MISSING_LIKE |= {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 
@@ -19,15 +20,18 @@ def export_view(
 ) -> None:
     """Write `sample_id,image_path,label,<confounder>,group_id[,subset]`.
 
-    That pipeline infers column types: a column of number-like texts, or any text that pandas takes for missing, does
-    not come out as it went in, which is warned about by column.
+    That pipeline infers column types: a column of texts like numbers or truth values, or any text that pandas takes for
+    missing, does not come out as it went in, which is warned about by column.
     """
     columns = [header[0], "image_path", *header[1:]]
     body = [(row[0], path, *row[1:]) for row, path in zip(rows, image_paths, strict=True)]
     for i, name in enumerate(columns):
         values = {row[i] for row in body}
-        if all(NUMBER_LIKE.fullmatch(value) for value in values):
+        present = values - MISSING_LIKE
+        if present and all(NUMBER_LIKE.fullmatch(value) for value in present):
             reporter.warn(f"{name}: all values look like numbers, and the public pipeline reads them as such")
+        if present and {value.lower() for value in present} <= TRUTH_LIKE:
+            reporter.warn(f"{name}: all values look like truth values, and the public pipeline reads them as such")
         if absent := sorted(values & MISSING_LIKE):
             reporter.warn(f"{name}: the public pipeline takes {', '.join(map(repr, absent))} for missing")
     write_bytes(output, csv_text(columns, body).encode())

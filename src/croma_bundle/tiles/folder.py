@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from croma_bundle.durable import lock, write_bytes
+from croma_bundle.durable import lock, sweep_temporaries, write_bytes
 from croma_bundle.errors import InputError, TileManifestError
 from croma_bundle.layout import Volume, checked_name
 from croma_bundle.manifests.catalogue import Catalogue
@@ -59,6 +59,7 @@ def add_folder(
     with lock(volume.tileset_lock(name), f"tileset {name}"):
         if volume.tileset_declaration(name).exists():
             raise InputError(f"tileset {name}", "it was added in the meantime", then="croma-bundle list tilesets")
+        _clear(volume, name)
         write_bytes(volume.tile_manifest(name), manifest.text().encode())
         if occurrences:
             write_bytes(volume.occurrences(name), csv_text(("sample_id", "subset"), occurrences).encode())
@@ -69,6 +70,13 @@ def add_folder(
         comment = f"Written by `croma-bundle tiles add {name}`; the rows are in manifest.csv and stay as they are."
         write_bytes(volume.tileset_declaration(name), toml_text(declaration, comment).encode())
     return entry, manifest
+
+
+def _clear(volume: Volume, name: str) -> None:
+    """Remove what an add that was cut off, perhaps one of another design, left of this name."""
+    sweep_temporaries(volume.tileset(name))
+    for path in (volume.pixels(name), volume.occurrences(name)):
+        path.unlink(missing_ok=True)
 
 
 def _check_root(folder: Path, images: bool) -> None:

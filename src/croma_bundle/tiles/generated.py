@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from croma_bundle.durable import lock, write_bytes
+from croma_bundle.durable import lock, sweep_temporaries, write_bytes
 from croma_bundle.errors import ArtifactError
 from croma_bundle.layout import Volume, checked_name
 from croma_bundle.manifests.catalogue import Catalogue
@@ -19,7 +19,7 @@ from croma_bundle.tilemanifest.pixel_record import read_pixels
 from croma_bundle.tiles.naming import refuse_taken
 from croma_bundle.tiles.phantom import PhantomSpec, PhantomTile, phantom_rows, render
 from croma_bundle.tiles.pixels import Tile, save_png
-from croma_bundle.tiles.tileset import write_pixels
+from croma_bundle.tiles.tileset import tile_paths, write_pixels
 from croma_bundle.tiles.workers import ordered_map
 
 COLUMNS = ("sample_id", "image_path", "label", "medical_center", "group_id")
@@ -44,8 +44,11 @@ def fetch_phantom(volume: Volume, entry: Tileset, workers: int, reporter: Report
                 found=str(found.get("phantom")),
                 detail=f"Move {volume.tileset(entry.name)} and its embeddings away to make it anew.",
             )
-        reporter.say(f"tileset {entry.name}: {len(manifest):,} tiles are there", "done", tileset=entry.name)
-        return manifest
+        missing = sum(not path.is_file() for path in tile_paths(volume, entry, manifest))
+        if not missing:
+            reporter.say(f"tileset {entry.name}: {len(manifest):,} tiles are there", "done", tileset=entry.name)
+            return manifest
+        reporter.warn(f"tileset {entry.name}: {missing:,} of {len(manifest):,} tiles are gone and are rendered again")
     volume.require_writable()
     with lock(volume.tileset_lock(entry.name), f"tileset {entry.name}"):
         return _render_all(volume, entry, workers, reporter)
@@ -70,6 +73,8 @@ def _render_all(volume: Volume, entry: Tileset, workers: int, reporter: Reporter
     names = [f"source/{tile.sample_id}.png" for tile in tiles]
     rows = [(t.sample_id, n, t.label, t.medical_center, t.group_id) for t, n in zip(tiles, names, strict=True)]
     manifest = TileManifest(COLUMNS, tuple(rows))
+    for folder in (volume.tileset(entry.name), volume.tile_source(entry.name)):
+        sweep_temporaries(folder)
     write_bytes(volume.tile_manifest(entry.name), manifest.text().encode())
     work = [(spec, tile, volume.tileset(entry.name) / name) for tile, name in zip(tiles, names, strict=True)]
     rendered = reporter.track(ordered_map(_render, work, workers), len(work), f"tileset {entry.name}: rendering")

@@ -10,9 +10,11 @@ import hashlib
 import io
 import struct
 import warnings
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +23,19 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from croma_bundle.errors import PixelError
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
-ORIENTATION = 0x0112
-BITS_PER_SAMPLE = 258
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+ORIENTATION, BITS_PER_SAMPLE, SAMPLE_FORMAT = 274, 258, 339  # TIFF tags
+UNSIGNED = 1
+TURN_BACK = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""What undoes the turn that an orientation asks for."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +59,44 @@ def decode(path: Path) -> Tile:
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
+        if path.exists() and not path.is_file():
+            raise PixelError(str(path), "it is not a file")
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matters of it is raised or checked below
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
-                reason = _ambiguous(image, path)
-                if reason:
-                    raise PixelError(str(path), reason, wanted="8-bit RGB, greyscale or palette, opaque")
-                image.load()
-                return Tile(_rgb(image, path), image.getexif().get(ORIENTATION, 1) not in (0, 1))
+                return _decoded(image, path)
+    except (PixelError, MemoryError):
+        raise
     except FileNotFoundError:
         raise PixelError(str(path), "there is no such file") from None
     except UnidentifiedImageError:
         size = path.stat().st_size
         found = f"{size:,} bytes that are none of them" if size else "an empty file"
         raise PixelError(str(path), "this is not an image", wanted=", ".join(FORMATS), found=found) from None
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError, Warning) as error:
-        raise PixelError(
-            str(path), "it cannot be decoded to the end", found=str(error) or type(error).__name__
-        ) from None
+    except OSError as error:
+        if error.errno is None:
+            raise _undecodable(path, error) from None
+        raise PixelError(str(path), f"it cannot be read ({error.strerror})") from None
+    except Exception as error:  # what a decoder trips over in a damaged file is of any kind
+        raise _undecodable(path, error) from None
+
+
+def _undecodable(path: Path, error: Exception) -> PixelError:
+    return PixelError(str(path), "it cannot be decoded to the end", found=str(error) or type(error).__name__)
+
+
+def _decoded(image: Image.Image, path: Path) -> Tile:
+    reason = _ambiguous(image, path)
+    if reason:
+        raise PixelError(str(path), reason, wanted="8-bit RGB, greyscale or palette, opaque")
+    turned = _tags(image).get(ORIENTATION, 1)  # Pillow turns a TIFF while loading it, and only a TIFF
+    image.load()
+    if image.format in WHOLE:
+        WHOLE[image.format](path)
+    oriented = turned not in (0, 1) or image.getexif().get(ORIENTATION, 1) not in (0, 1)
+    stored = image.transpose(TURN_BACK[turned]) if turned in TURN_BACK else image
+    return Tile(_rgb(stored, path), oriented)
 
 
 def save_png(rgb: npt.NDArray[np.uint8]) -> bytes:
@@ -80,8 +113,12 @@ def _ambiguous(image: Image.Image, path: Path) -> str | None:
     bits = _bits(image, path)
     if bits > 8:
         return f"it has {bits} bits per channel (mode {image.mode})"
+    if not set(_tags(image).get(SAMPLE_FORMAT, ())) <= {UNSIGNED}:
+        return f"its samples are not unsigned integers (mode {image.mode})"
     if image.mode not in ("RGB", "RGBA", "L", "LA", "P", "PA"):
         return f"its mode is {image.mode}"
+    if image.mode == "L" and bits < 8 and "transparency" in image.info:
+        return f"it is not opaque (a transparent grey of {bits} bits)"
     return None
 
 
@@ -90,8 +127,43 @@ def _bits(image: Image.Image, path: Path) -> int:
     if image.format == "PNG":
         with path.open("rb") as handle:
             return handle.read(25)[24]
-    stated: Sequence[int] | int = image.tag_v2.get(BITS_PER_SAMPLE, 8) if image.format == "TIFF" else 8  # type: ignore[attr-defined]
+    stated: Sequence[int] | int = _tags(image).get(BITS_PER_SAMPLE, 8)
     return stated if isinstance(stated, int) else max(stated)
+
+
+def _tags(image: Image.Image) -> Mapping[int, Any]:
+    """The tags of a TIFF; none for other formats."""
+    tags: Mapping[int, Any] = image.tag_v2 if image.format == "TIFF" else {}  # type: ignore[attr-defined]
+    return tags
+
+
+def _require_whole_png(path: Path) -> None:
+    """Raise `PixelError` where a PNG is cut off or damaged behind its last pixel or in it: Pillow does not look."""
+    with path.open("rb") as handle:
+        handle.seek(len(PNG_SIGNATURE))
+        while len(head := handle.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", head)
+            body, check = handle.read(length), handle.read(4)
+            if len(body) < length or len(check) < 4:
+                break
+            if kind[:1].isupper() and struct.unpack(">I", check)[0] != zlib.crc32(body, zlib.crc32(kind)):
+                raise PixelError(str(path), "it is damaged", found=f"a wrong checksum of its {kind.decode()} chunk")
+            if kind == b"IEND":
+                return
+    raise PixelError(str(path), "it is truncated", found="the end of the file before the end of the image (IEND)")
+
+
+def _require_whole_jpeg(path: Path) -> None:
+    """Raise `PixelError` where the end marker is missing: whether Pillow notices depends on the last block.
+
+    Behind a start of scan (FF DA) the two bytes FF D9 stand for the end only; the thumbnail's end stands before it.
+    """
+    content = path.read_bytes()
+    if content.find(b"\xff\xd9", content.rfind(b"\xff\xda")) < 0:
+        raise PixelError(str(path), "it is truncated", found="the end of the file before the end of the image (EOI)")
+
+
+WHOLE = {"PNG": _require_whole_png, "JPEG": _require_whole_jpeg}
 
 
 def _rgb(image: Image.Image, path: Path) -> npt.NDArray[np.uint8]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -43,10 +44,12 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int) ->
     with _OneThreadEach(), ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
         pending: deque[Future[R]] = deque()
         try:
-            pending.extend(pool.submit(function, item) for item in itertools.islice(waiting, workers * AHEAD))
+            for item in itertools.islice(waiting, workers * AHEAD):
+                pending.append(_submit(pool, function, item))
             while pending:
                 yield pending.popleft().result()
-                pending.extend(pool.submit(function, item) for item in itertools.islice(waiting, 1))
+                for item in itertools.islice(waiting, 1):
+                    pending.append(_submit(pool, function, item))
         except BrokenProcessPool:
             raise EnvironmentFault(
                 "worker processes",
@@ -55,6 +58,15 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int) ->
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _submit(pool: ProcessPoolExecutor, function: Callable[[T], R], item: T) -> Future[R]:
+    """Submit, which may spawn a worker: with Ctrl-C blocked, so that it reaches the parent alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(function, item)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:
