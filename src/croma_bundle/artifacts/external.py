@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from croma_bundle.artifacts.contract import CONTRACT_VERSION, Contract
 from croma_bundle.artifacts.environment import bundle_version, capture, utc_now
-from croma_bundle.artifacts.matrix import Floats, require_usable_rows, row_blocks, spread
-from croma_bundle.artifacts.pair import publish, subject_of
+from croma_bundle.artifacts.matrix import Floats, NotPlainNpy, map_npy, require_usable_rows, row_blocks, spread
+from croma_bundle.artifacts.pair import pending, publish, remake, subject_of
 from croma_bundle.artifacts.sidecar import is_external, make_sidecar, read_sidecar
 from croma_bundle.durable import lock, sha256_file, sweep_temporaries
-from croma_bundle.errors import ArtifactError, InputError, UsageError
+from croma_bundle.errors import ArtifactError, BundleError, InputError, UsageError, some
 from croma_bundle.layout import Volume, checked_name
 
 DTYPES = ("float16", "float32", "float64")
@@ -67,6 +67,7 @@ def import_matrix(
     with lock(volume.job_lock(tileset, encoder), subject):
         _refuse_replacing(volume, tileset, encoder, subject, force)
         sweep_temporaries(volume.work(tileset, encoder))
+        sweep_temporaries(volume.embeddings(tileset), f"{encoder}.npy")
         started = utc_now()
 
         def finish(digest: str, matrix: Floats) -> dict[str, Any]:
@@ -83,20 +84,23 @@ def import_matrix(
                 finished=utc_now(),
             )
 
-        sidecar = publish(volume, tileset, encoder, contract.output_shape, _as_float32(given, subject), finish)
+        try:
+            sidecar = publish(volume, tileset, encoder, contract.output_shape, _as_float32(given, subject), finish)
+        except BundleError:
+            shutil.rmtree(volume.work(tileset, encoder), ignore_errors=True)
+            raise
         shutil.rmtree(volume.work(tileset, encoder), ignore_errors=True)
         return sidecar
 
 
 def _open_given(source: Path, rows: int, subject: str) -> npt.NDArray[Any]:
+    if not source.exists():
+        raise InputError(subject, "there is no such matrix", found=str(source))
     try:
-        given: npt.NDArray[Any] = np.load(source, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(subject, "there is no such matrix", found=str(source)) from None
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(subject, "this is not a plain .npy file", found=f"{source} ({error})") from None
-    if not isinstance(given, np.ndarray):
-        raise InputError(subject, "this is an .npz archive", wanted="one matrix as .npy", found=str(source))
+        given = map_npy(source)
+    except NotPlainNpy as error:
+        wanted = "one matrix of numbers as .npy"
+        raise InputError(subject, "this is not a plain .npy file", wanted=wanted, found=f"{source} ({error})") from None
     if given.dtype.name not in DTYPES or given.ndim != 2:
         found = f"{given.dtype} {given.shape}, {source}"
         raise InputError(
@@ -115,20 +119,35 @@ def _as_float32(given: npt.NDArray[Any], subject: str) -> Iterator[Floats]:
         with np.errstate(over="ignore"):
             cast = block.astype(np.float32)
         if lost := np.flatnonzero((np.isinf(cast) & np.isfinite(block)).any(axis=1)).tolist():
-            raise InputError(subject, "values beyond float32", found=f"row {start + lost[0]} and {len(lost) - 1} more")
+            wanted = f"at most {np.finfo(np.float32).max:.3g} in size"
+            found = f"{given.dtype} rows (from 0) {some([start + row for row in lost])}"
+            raise InputError(subject, "values beyond float32", wanted=wanted, found=found)
         yield cast
 
 
 def _refuse_replacing(volume: Volume, tileset: str, encoder: str, subject: str, force: bool) -> None:
-    marker = volume.sidecar(tileset, encoder)
-    if not marker.exists():
-        if volume.matrix(tileset, encoder).exists() and not force:
-            raise ArtifactError(subject, "half an artifact stands under this name", then="Import with --force.")
+    """Raise `ArtifactError` where an embedded matrix stands or is being published, or, unless forced, any other."""
+    matrix, marker = volume.matrix(tileset, encoder), volume.sidecar(tileset, encoder)
+    if marker.exists():
+        try:
+            stands = read_sidecar(marker, subject)
+        except ArtifactError as fault:
+            detail = "So it cannot be told whether it was embedded here, which an import never replaces."
+            then = f"rm {matrix} {marker}   # then import again"
+            raise ArtifactError(subject, fault.problem, found=fault.found, detail=detail, then=then) from None
+    elif matrix.exists() and (begun := pending(volume, tileset, encoder)):
+        stands = begun.sidecar
+    elif matrix.exists() and not force:
+        raise ArtifactError(subject, "half an artifact stands under this name", then="Import with --force.")
+    else:
         return
-    if not is_external(read_sidecar(marker, subject)):
+    if not is_external(stands):
         detail = "An import never replaces an embedded matrix; import it under another name."
-        raise ArtifactError(subject, "this encoder was embedded here", found=volume.relative(marker), detail=detail)
+        raise ArtifactError(subject, "this encoder was embedded here", found=volume.relative(matrix), detail=detail)
     if not force:
         raise ArtifactError(
-            subject, "it was imported already", found=volume.relative(marker), then="Import with --force."
+            subject,
+            "it was imported already",
+            found=volume.relative(matrix),
+            then=remake(stands, tileset, encoder),
         )

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from tokenize import TokenError
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,15 +44,40 @@ def open_matrix(path: Path, subject: str) -> Floats:
         ArtifactError: not a plain two-dimensional float32 C-order `.npy` of the size that its header states.
     """
     try:
-        matrix: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        found = f"{path} ({path.stat().st_size:,} bytes: {error})"
-        raise ArtifactError(subject, "its matrix is damaged or is not a .npy file", found=found) from None
+        matrix = map_npy(path)
+    except NotPlainNpy as error:
+        raise ArtifactError(subject, "its matrix is damaged or is not a .npy file", found=f"{path} ({error})") from None
     if matrix.ndim != 2 or matrix.dtype != np.float32 or not matrix.flags.c_contiguous:
         found = f"{matrix.dtype} {matrix.shape} {path}"
         raise ArtifactError(
             subject, "its matrix has another layout", wanted="float32, (rows, width), C order", found=found
         )
+    return matrix
+
+
+class NotPlainNpy(Exception):
+    """A file that is not one whole `.npy` array of plain numbers; the text says why."""
+
+
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """Map a `.npy` read-only, never unpickling.
+
+    Raises:
+        NotPlainNpy: absent, unreadable, an archive, of objects, or not exactly as long as its header states.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as handle:
+            if handle.read(2) == b"PK":
+                raise NotPlainNpy(f"{size:,} bytes: an .npz archive, not one .npy matrix")
+        matrix = np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise NotPlainNpy(error.strerror or str(error)) from None
+    except (ValueError, EOFError, OverflowError, SyntaxError, TypeError, TokenError) as error:
+        raise NotPlainNpy(f"{size:,} bytes: {error}") from None
+    stated = matrix.offset + matrix.nbytes
+    if size != stated:
+        raise NotPlainNpy(f"{size:,} bytes, {stated:,} by its header")
     return matrix
 
 
@@ -75,19 +101,22 @@ def write_matrix(handle: IO[bytes], shape: tuple[int, int], blocks: Iterable[Flo
     return digest.hexdigest()
 
 
-def row_blocks(matrix: Floats) -> Iterator[tuple[int, Floats]]:
+def row_blocks(matrix: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """(first row, block) over a matrix, each block at most `BLOCK_BYTES`."""
     step = max(1, BLOCK_BYTES // max(1, matrix.itemsize * matrix.shape[1]))
     for start in range(0, len(matrix), step):
         yield start, np.asarray(matrix[start : start + step])
 
 
-def require_usable_rows(matrix: Floats, subject: str) -> None:
-    """Raise `DegenerateEmbedding` naming the rows that hold NaN, infinity, or only zeros."""
+def require_usable_rows(matrix: Floats, subject: str, first: int = 0) -> None:
+    """Raise `DegenerateEmbedding` naming the rows that hold NaN, infinity, or only zeros.
+
+    `first` is the manifest row of `matrix[0]`.
+    """
     bad, zero = list[int](), list[int]()
     for start, block in row_blocks(matrix):
-        bad += [start + int(i) for i in np.flatnonzero(~np.isfinite(block).all(axis=1))]
-        zero += [start + int(i) for i in np.flatnonzero(~block.any(axis=1))]
+        bad += [first + start + int(i) for i in np.flatnonzero(~np.isfinite(block).all(axis=1))]
+        zero += [first + start + int(i) for i in np.flatnonzero(~block.any(axis=1))]
     found = [f"NaN or infinity in {len(bad)} rows: {some(bad)}"] if bad else []
     found += [f"only zeros in {len(zero)} rows: {some(zero)}"] if zero else []
     if found:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from croma_bundle.artifacts.contract import Contract, differences, identity_of
 from croma_bundle.artifacts.matrix import Floats, open_matrix, require_usable_rows, write_matrix
-from croma_bundle.artifacts.sidecar import is_external, read_sidecar
+from croma_bundle.artifacts.sidecar import is_external, read_sidecar, require_sidecar
 from croma_bundle.durable import atomic_file, fsync_folder, remove, sha256_file, write_json
 from croma_bundle.errors import ArtifactError
 from croma_bundle.layout import Volume
@@ -24,6 +25,14 @@ PUBLISH = "publish.json"
 
 def subject_of(tileset: str, encoder: str) -> str:
     return f"{tileset} · {encoder}"
+
+
+def remake(sidecar: dict[str, Any], tileset: str, encoder: str) -> str:
+    """The command that replaces the artifact of this sidecar."""
+    if is_external(sidecar):
+        return f"croma-bundle import {tileset} {encoder} MATRIX.npy --provenance … --force"
+    family = sidecar["extraction_contract"].get("family", "…")
+    return f"make embed FAMILY={family} TILESET={tileset} ENCODERS={encoder} FORCE=1"
 
 
 def embedded(volume: Volume, tileset: str) -> list[str]:
@@ -52,7 +61,8 @@ def complete_pair(volume: Volume, tileset: str, encoder: str) -> bool:
         "half an artifact",
         wanted=f"both {matrix.name} and {sidecar.name}",
         found=f"{volume.relative(present)} without {absent.name}",
-        detail="It was not finished, or one file was moved. Nothing reads it as it is. Embed it again with FORCE=1.",
+        detail="It was not finished, or one file was moved. Nothing reads it as it is. Embed or import it again:",
+        then=f"croma-bundle embed --tileset {tileset} --encoders {encoder} --force",
     )
 
 
@@ -79,8 +89,8 @@ def verify_pair(volume: Volume, tileset: str, encoder: str) -> tuple[dict[str, A
             "the matrix does not match its sidecar",
             wanted=f"matrix_sha256 {sidecar['matrix_sha256'][:12]}…  {volume.relative(path)}.json",
             found=f"{found[:12]}…  {volume.relative(path)} ({path.stat().st_size:,} bytes)",
-            detail="It changed after it was written. "
-            + ("Import it again with --force." if is_external(sidecar) else "Embed it again with FORCE=1."),
+            detail="It changed after it was written. Make it again:",
+            then=remake(sidecar, tileset, encoder),
         )
     matrix = open_matrix(path, subject)
     if list(matrix.shape) != sidecar["output_shape"]:
@@ -138,15 +148,15 @@ def complete(volume: Volume, tileset: str, encoder: str, wanted: Contract) -> di
     """
     path, marker = volume.matrix(tileset, encoder), volume.sidecar(tileset, encoder)
     work = volume.work(tileset, encoder)
-    if marker.exists() or not (work / PUBLISH).exists():
+    record = pending(volume, tileset, encoder)
+    if record is None or marker.exists():
         return None
-    record = json.loads((work / PUBLISH).read_text(encoding="utf-8"))
-    sidecar: dict[str, Any] = record["sidecar"]
+    sidecar = record.sidecar
     if differences(wanted.identity(), identity_of(sidecar)):
         return None
     staged = work / "matrix.staged"
     standing = sha256_file(path) if path.exists() else None
-    if staged.exists() and standing in (None, record["replaces"]):
+    if staged.exists() and standing in (None, record.replaces):
         if sha256_file(staged) != sidecar["matrix_sha256"]:
             return None
         staged.replace(path)
@@ -154,6 +164,23 @@ def complete(volume: Volume, tileset: str, encoder: str, wanted: Contract) -> di
         return None
     _finish(path, marker, work, sidecar)
     return sidecar
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A publication under way: the sidecar to come, and the SHA-256 of the matrix that it replaces, if any."""
+
+    sidecar: dict[str, Any]
+    replaces: str | None
+
+
+def pending(volume: Volume, tileset: str, encoder: str) -> Pending | None:
+    """The publication that was begun and not finished; None where there is none that can be read."""
+    try:
+        record = json.loads((volume.work(tileset, encoder) / PUBLISH).read_text(encoding="utf-8"))
+        return Pending(require_sidecar(record["sidecar"], PUBLISH, subject_of(tileset, encoder)), record["replaces"])
+    except (OSError, ValueError, LookupError, TypeError, ArtifactError):
+        return None
 
 
 def _finish(path: Path, marker: Path, work: Path, sidecar: dict[str, Any]) -> None:

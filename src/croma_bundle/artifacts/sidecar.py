@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from croma_bundle.artifacts.contract import REFERENCE_FIELDS, Contract
@@ -15,20 +16,28 @@ from croma_bundle.errors import ArtifactError, some
 SCHEMA = 1
 """Raised when a field is added, removed or changes meaning."""
 
-OWN_FIELDS = (
-    "schema",
-    "matrix_sha256",
-    "pixels_sha256",
-    "weights",
-    "remote_code",
-    "control",
-    "spread",
-    "environment",
-    "bundle",
-    "replay",
-    "started",
-    "finished",
-)
+FIELDS: Mapping[str, tuple[type, ...]] = {
+    "checkpoint_revision": (str, NoneType),
+    "extraction_contract": (dict,),
+    "precision": (str, NoneType),
+    "batch_size": (int, NoneType),
+    "output_dtype": (str,),
+    "output_shape": (list,),
+    "manifest_fingerprint": (str,),
+    "schema": (int,),
+    "matrix_sha256": (str,),
+    "pixels_sha256": (str, NoneType),
+    "weights": (list,),
+    "remote_code": (list,),
+    "control": (bool,),
+    "spread": (dict,),
+    "environment": (dict,),
+    "bundle": (dict,),
+    "replay": (dict,),
+    "started": (str,),
+    "finished": (str,),
+}
+"""Every field and what it may hold in JSON; the seven of `REFERENCE_FIELDS` first."""
 
 
 def make_sidecar(
@@ -69,24 +78,42 @@ def read_sidecar(path: Path, subject: str) -> dict[str, Any]:
     """A sidecar of this schema.
 
     Raises:
-        ArtifactError: unreadable, not JSON, fields missing, or written by another schema.
+        ArtifactError: unreadable, not JSON, fields missing or of another type, or written by another schema.
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         size = path.stat().st_size if path.exists() else 0
         raise ArtifactError(subject, "its sidecar is damaged", found=f"{path} ({size:,} bytes: {error})") from None
+    return require_sidecar(stored, str(path), subject)
+
+
+def require_sidecar(stored: Any, where: str, subject: str) -> dict[str, Any]:
+    """`stored` as a whole sidecar of this schema, or `ArtifactError`; `where` names its file."""
     if not isinstance(stored, dict):
-        raise ArtifactError(subject, "its sidecar is damaged", wanted="a JSON object", found=str(path))
+        raise ArtifactError(subject, "its sidecar is damaged", wanted="a JSON object", found=where)
     if stored.get("schema") != SCHEMA:
-        found = f"schema {stored.get('schema')!r} in {path}"
+        found = f"schema {stored.get('schema')!r} in {where}"
         detail = "A matrix of the public pipeline has no hashes; bring it in with `croma-bundle import`."
         raise ArtifactError(
             subject, "its sidecar is of another kind", wanted=f"schema {SCHEMA}", found=found, detail=detail
         )
-    if missing := [name for name in (*REFERENCE_FIELDS, *OWN_FIELDS) if name not in stored]:
-        raise ArtifactError(subject, f"its sidecar lacks {some(missing)}", found=str(path))
+    if missing := [name for name in FIELDS if name not in stored]:
+        raise ArtifactError(subject, f"its sidecar lacks {some(missing)}", found=where)
+    if wrong := _malformed(stored):
+        raise ArtifactError(subject, f"its sidecar is damaged in {some(wrong)}", found=where)
     return stored
+
+
+def _malformed(stored: Mapping[str, Any]) -> list[str]:
+    """Fields that do not hold what they should."""
+    wrong = [name for name, kinds in FIELDS.items() if type(stored[name]) not in kinds]
+    shape, weights = stored["output_shape"], stored["weights"]
+    if isinstance(shape, list) and [type(n) for n in shape] != [int, int]:
+        wrong.append("output_shape")
+    if isinstance(weights, list) and not all(isinstance(w, dict) and {"file", "sha256"} <= w.keys() for w in weights):
+        wrong.append("weights")
+    return wrong
 
 
 def is_external(sidecar: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from croma_bundle.durable import sweep_temporaries, write_bytes, write_json
+from croma_bundle.errors import ArtifactError
 
 Floats = npt.NDArray[np.float32]
 TILES_PER_CHUNK = 256
@@ -37,11 +38,13 @@ class ChunkStore:
     """The chunk files of one job.
 
     Attributes:
+        subject: the job, as errors name it.
         folder: `.work/<Encoder>`.
         identity: the job's contract and chunk size; chunks of another identity do not count.
         rows, step: rows of the matrix and of a chunk (the last one may be shorter).
     """
 
+    subject: str
     folder: Path
     identity: dict[str, Any]
     rows: int
@@ -79,12 +82,13 @@ class ChunkStore:
         """The rows of all chunks in order.
 
         Raises:
-            ValueError: a chunk is gone or changed since it was counted.
+            ArtifactError: a chunk is gone or changed since it was counted.
         """
         for number in range(len(self.spans())):
             content = self._content(number)
             if content is None:
-                raise ValueError(f"{self._path(number, 'npy')} changed while the matrix was put together")
+                found, then = str(self._path(number, "npy")), "Run it again: that chunk is computed anew."
+                raise ArtifactError(self.subject, "a chunk changed after it was written", found=found, then=then)
             yield np.load(io.BytesIO(content), allow_pickle=False)
 
     def discard(self) -> None:

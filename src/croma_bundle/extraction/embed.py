@@ -7,6 +7,7 @@ resumes to the bitwise same matrix.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +15,22 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from PIL import features
 
 from croma_bundle.artifacts.contract import CONTRACT_VERSION, Contract
 from croma_bundle.artifacts.environment import bundle_version, capture, utc_now
 from croma_bundle.artifacts.frozen_manifest import freeze_manifest
-from croma_bundle.artifacts.matrix import Floats, open_matrix, require_usable_rows, spread
-from croma_bundle.artifacts.pair import complete, complete_pair, publish, require_same_identity, subject_of
+from croma_bundle.artifacts.matrix import Floats, require_usable_rows, spread
+from croma_bundle.artifacts.pair import complete, complete_pair, publish, require_same_identity, subject_of, verify_pair
 from croma_bundle.artifacts.sidecar import make_sidecar, read_sidecar
 from croma_bundle.durable import lock, sweep_temporaries, write_bytes
 from croma_bundle.encoders.loading import Loaded, load
 from croma_bundle.errors import (
     BundleError,
-    DegenerateEmbedding,
     EnvironmentFault,
-    InputError,
     ManifestError,
     PixelError,
+    UsageError,
 )
 from croma_bundle.extraction.chunks import ChunkStore, chunk_rows
 from croma_bundle.layout import Volume
@@ -43,6 +44,7 @@ from croma_bundle.tiles.tileset import raise_pixel_faults
 from croma_bundle.tiles.workers import ordered_map
 
 Prepare = Callable[[npt.NDArray[np.uint8]], npt.NDArray[Any]]
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Outcome = Literal["embedded", "completed", "there"]
 
 
@@ -66,12 +68,22 @@ class EmbedInput:
 
 
 def embed(
-    tiles: EmbedInput, entry: Encoder, *, device: str, workers: int, force: bool, reporter: Reporter
+    tiles: EmbedInput,
+    entry: Encoder,
+    *,
+    device: str,
+    workers: int,
+    force: bool,
+    reporter: Reporter,
+    loader: Callable[[Encoder], Loaded] = load,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Embed one tileset with one encoder, or reuse, complete or resume what is there; returns the sidecar too.
 
+    `loader` makes the encoder ready to compute; it is called after the device and the lock are had.
+
     Raises:
-        ManifestError: the encoder is unpinned. EnvironmentFault: the device cannot be had. LockHeld.
+        ManifestError: the encoder is unpinned. UsageError: there is no such kind of device.
+        EnvironmentFault: the device cannot be had. LockHeld.
         ArtifactError: what stands there is damaged or of another contract.
         PixelError: tiles that are missing, unreadable, or no longer the pixels that were hashed.
         DegenerateEmbedding: NaN, infinity or all-zero rows.
@@ -82,8 +94,9 @@ def embed(
     device = resolve_device(entry, device)
     volume.require_writable()
     with lock(volume.job_lock(name, entry.name), subject):
+        sweep_temporaries(volume.embeddings(name), f"{entry.name}.npy")
         freeze_manifest(volume, name, tiles.manifest.public_text(tiles.tileset.confounder))
-        loaded = load(entry)
+        loaded = loader(entry)
         contract = contract_of(tiles, entry, loaded, device)
         if not force:
             if (sidecar := complete(volume, name, entry.name, contract)) is not None:
@@ -121,14 +134,26 @@ def contract_of(tiles: EmbedInput, entry: Encoder, loaded: Loaded, device: str) 
 
 
 def resolve_device(entry: Encoder, device: str) -> str:
-    """The kind of device that computes; raises `EnvironmentFault` where the asked one cannot be had."""
+    """The kind of device that computes.
+
+    Raises:
+        UsageError: there is no such kind of device. EnvironmentFault: the asked one cannot be had.
+    """
     if device in ("auto", "cpu"):
         return "cpu"
+    if not DEVICE.fullmatch(device):
+        raise UsageError(f"--device {device}", "there is no such device", wanted="auto, cpu, cuda or cuda:N")
     raise EnvironmentFault(
-        f"DEVICE={device}",
+        f"--device {device}",
         f"{entry.name} computes on the CPU only (family {entry.family})",
         wanted="auto or cpu",
     )
+
+
+def libjpeg() -> str | None:
+    """The JPEG decoder of this process: another one may give other pixels."""
+    turbo = features.version("libjpeg_turbo")
+    return f"libjpeg-turbo {turbo}" if turbo else features.version("jpg")
 
 
 def _require_pinned(entry: Encoder) -> None:
@@ -141,18 +166,15 @@ def _require_pinned(entry: Encoder) -> None:
 
 def _reusable(tiles: EmbedInput, entry: Encoder, contract: Contract, subject: str) -> dict[str, Any]:
     name = tiles.tileset.name
-    sidecar = read_sidecar(tiles.volume.sidecar(name, entry.name), subject)
     then = f"make embed FAMILY={entry.family} TILESET={name} ENCODERS={entry.name} FORCE=1   # replaces it"
-    require_same_identity(contract, sidecar, subject, then)
-    matrix = open_matrix(tiles.volume.matrix(name, entry.name), subject)
-    if matrix.shape != contract.output_shape:
-        raise InputError(subject, "its shape is not the stated one", found=str(matrix.shape), then=then)
-    return sidecar
+    require_same_identity(contract, read_sidecar(tiles.volume.sidecar(name, entry.name), subject), subject, then)
+    return verify_pair(tiles.volume, name, entry.name)[0]
 
 
 def _store(tiles: EmbedInput, entry: Encoder, contract: Contract) -> ChunkStore:
     folder = tiles.volume.work(tiles.tileset.name, entry.name)
-    return ChunkStore(folder, contract.identity(), len(tiles.manifest), chunk_rows(entry.batch_size))
+    subject = subject_of(tiles.tileset.name, entry.name)
+    return ChunkStore(subject, folder, contract.identity(), len(tiles.manifest), chunk_rows(entry.batch_size))
 
 
 def _run(
@@ -174,7 +196,6 @@ def _run(
             f"{subject}: resuming after {len(done)} of {len(store.spans())} chunks", "resume", chunks=len(done)
         )
     _fill(store, set(done), tiles, entry, loaded, workers, subject, reporter)
-    sweep_temporaries(tiles.volume.embeddings(tiles.tileset.name), f"{entry.name}.npy")
 
     def finish(digest: str, matrix: Floats) -> dict[str, Any]:
         require_usable_rows(matrix, subject)
@@ -186,7 +207,7 @@ def _run(
             matrix_sha256=digest,
             control=entry.control,
             spread=measured,
-            environment=capture(contract.device),
+            environment=capture(contract.device, {"libjpeg": libjpeg()}),
             bundle=bundle_version(),
             replay={
                 "command": "embed",
@@ -227,7 +248,9 @@ def _fill(
             store.write(number, chunk)
     if faults:
         failing = csv_text(("image_path", "reason"), [(fault.subject, fault.problem) for fault in faults])
-        write_bytes(store.folder / "failing.csv", failing.encode())
+        listed = store.folder / "failing.csv"
+        write_bytes(listed, failing.encode())
+        reporter.say(f"{subject}: the failing tiles are listed in {tiles.volume.relative(listed)}")
         raise_pixel_faults(faults, len(rows))
 
 
@@ -248,20 +271,21 @@ def _embed_span(
         if faults:
             continue  # go on decoding, so that every failing tile is named at once
         vectors = np.asarray(loaded.embed(np.stack([item for item in batch if not isinstance(item, PixelError)])))
-        _check_vectors(vectors, len(batch), start, entry, subject)
-        parts.append(vectors.astype(np.float32, copy=False))
+        parts.append(_checked(vectors, len(batch), start, entry, subject))
     return None if faults else np.concatenate(parts)
 
 
-def _check_vectors(vectors: npt.NDArray[Any], count: int, start: int, entry: Encoder, subject: str) -> None:
+def _checked(vectors: npt.NDArray[Any], count: int, start: int, entry: Encoder, subject: str) -> Floats:
+    """The batch as float32, if it may be stored: a chunk with an unusable row would be resumed for ever."""
     if vectors.shape != (count, entry.width):
         found = f"{vectors.shape} for {count} tiles"
         raise ManifestError(
             subject, "its output is not of the declared width", wanted=f"({count}, {entry.width})", found=found
         )
-    if bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
-        found = f"row {start + bad[0]} (from 0, in manifest order) and {len(bad) - 1} more of its batch"
-        raise DegenerateEmbedding(subject, "NaN or infinity in its output", found=found)
+    with np.errstate(over="ignore"):
+        rows = vectors.astype(np.float32, copy=False)
+    require_usable_rows(rows, subject, start)
+    return rows
 
 
 def _prepare(job: tuple[Prepare, Path, str]) -> npt.NDArray[Any] | PixelError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from croma_bundle.errors import BundleError, InputError, UsageError, did_you_mean, raise_all
+from croma_bundle.errors import BundleError, InputError, UsageError, raise_all
 from croma_bundle.extraction.embed import EmbedInput, embed
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
@@ -50,7 +50,7 @@ def embed_all(
             outcome, sidecar = embed(tiles, entry, device=device, workers=workers, force=force, reporter=reporter)
         except BundleError as fault:
             faults.append(fault)
-            reporter.say(f"{subject}: failed, {fault.problem if hasattr(fault, 'problem') else 'see below'}", "failed")
+            reporter.say(f"{subject}: failed, {getattr(fault, 'problem', 'see below')}", "failed")
             continue
         rows, width = sidecar["output_shape"]
         digest = sidecar["matrix_sha256"]
@@ -67,18 +67,20 @@ def choose_encoders(catalogue: Catalogue, family: str | None, names: Sequence[st
         )
     if names is None:
         return catalogue.family(str(family))
-    chosen = [catalogue.encoder(name) for name in names]
-    if family is None:
-        return chosen
-    members = [entry.name for entry in catalogue.family(family)]
-    for entry in chosen:
-        if entry.name not in members:
-            near = did_you_mean(entry.name, members)
-            raise InputError(
-                f"encoder {entry.name}",
-                f"it is of the family {entry.family}, not {family}{near}",
-                then=f"make embed FAMILY={entry.family} ENCODERS={entry.name} TILESET=…",
-            )
+    members = None if family is None else catalogue.family(family)
+    chosen, faults = list[Encoder](), list[BundleError]()
+    for name in names:
+        try:
+            entry = catalogue.encoder(name)
+        except BundleError as fault:
+            faults.append(fault)
+            continue
+        chosen.append(entry)
+        if members is not None and entry not in members:
+            then = f"make embed FAMILY={entry.family} ENCODERS={entry.name} TILESET=…"
+            problem = f"it is of the family {entry.family}, not {family}"
+            faults.append(InputError(f"encoder {entry.name}", problem, then=then))
+    raise_all(faults)
     return chosen
 
 

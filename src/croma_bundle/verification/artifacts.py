@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
 from croma_bundle.artifacts.pair import embedded, subject_of, verify_pair
 from croma_bundle.artifacts.sidecar import is_external
 from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all
@@ -20,14 +21,17 @@ def verify_all(volume: Volume, catalogue: Catalogue, tilesets: Sequence[str] | N
     Raises:
         BundleError, SeveralErrors: every artifact that does not hold, after all were checked.
     """
-    names = tilesets or [name for name in catalogue.tilesets if embedded(volume, name)]
+    names = tilesets or _with_embeddings(volume)
     if not names:
-        raise InputError(f"volume {volume.root}", "there is no embedding to verify")
+        raise InputError(f"volume {volume.root}", "there is no embedding to verify", then="make embed TILESET=…")
     faults: list[BundleError] = []
     for name in names:
-        entry = catalogue.tileset(name)
         try:
+            entry = catalogue.tileset(name)
+            if not embedded(volume, name):
+                raise InputError(f"tileset {name}", "nothing is embedded for it", then=f"make embed TILESET={name}")
             manifest = load_manifest(volume, entry)
+            require_frozen_manifest(volume, name, manifest.public_text(entry.confounder))
             fingerprint = manifest.fingerprint(entry.confounder)
             pixels = read_pixels(volume, name, manifest).pixels_sha256 if entry.images else None
         except BundleError as fault:
@@ -42,6 +46,12 @@ def verify_all(volume: Volume, catalogue: Catalogue, tilesets: Sequence[str] | N
             text = f"ok  {subject_of(name, encoder)}  sha256 {digest}"
             reporter.result(text, "verified", tileset=name, encoder=encoder, matrix_sha256=digest)
     raise_all(faults)
+
+
+def _with_embeddings(volume: Volume) -> list[str]:
+    """Tilesets of which anything is embedded, declared or not: what nobody declares cannot pass."""
+    folders = volume.embeddings_root.iterdir() if volume.embeddings_root.is_dir() else ()
+    return sorted(folder.name for folder in folders if embedded(volume, folder.name))
 
 
 def _verify_one(volume: Volume, tileset: str, encoder: str, fingerprint: str, pixels: str | None) -> str:
