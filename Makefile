@@ -106,7 +106,8 @@ lock: ## Renew the locks (needs uv); UPGRADE=1 takes newer releases
 	$(LOCK) $(if $(UPGRADE),--upgrade) images/score/build.in -o images/score/build.lock
 
 results: $(BUNDLE) ## Renew results/phantom from the volume's scores of the phantom (say why in the commit)
-	rm -rf $(RESULTS)/*.csv && cp $(CROMA_VOLUME)/metrics/median-k/phantom/*.csv $(RESULTS)/
+	rm -f $(RESULTS)/*.csv $(RESULTS)/run.json
+	cp $(CROMA_VOLUME)/metrics/median-k/phantom/{*.csv,run.json} $(RESULTS)/
 
 clean: ## Remove the venvs and caches, not the volume
 	rm -rf .venv .venv-test .cache .mypy_cache .ruff_cache .pytest_cache build dist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,12 +12,14 @@ from typing import Any, NoReturn
 import click
 
 from croma_bundle import __version__
-from croma_bundle.errors import BundleError, UsageError
+from croma_bundle.errors import BundleError, EnvironmentFault, UsageError
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue, load_catalogue
 from croma_bundle.progress import Reporter
 
 FILE = click.Path(path_type=Path)
+PIPE_CLOSED = 128 + 13
+"""What a shell reports of a program whose reader (`| head`) went away: 128 + SIGPIPE."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -46,6 +49,34 @@ class Names(click.ParamType[list[str]]):
         return list(dict.fromkeys(names))
 
 
+class VolumeGroup(click.Group):
+    """The top group: a file of the volume that this user may not touch is told with the line that helps."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            volume = ctx.obj.volume if isinstance(ctx.obj, Context) else None
+            if volume and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+                raise _not_permitted(volume, Path(os.fsdecode(error.filename)), error) from None
+            raise
+
+
+def _not_permitted(volume: Volume, path: Path, error: OSError) -> Exception:
+    """The fault of a refused file of the volume; any other refusal as it is."""
+    if not path.is_relative_to(volume.root):
+        return error
+    owner = next(p.stat() for p in (path, *path.parents) if os.path.lexists(p) and p.exists())
+    then = f"CROMA_UID={owner.st_uid} CROMA_GID={owner.st_gid} docker compose run --rm …"
+    return EnvironmentFault(
+        f"volume {volume.root}",
+        f"{volume.relative(path)}: {error.strerror}",
+        wanted=f"a file that uid {os.getuid()} may use",
+        found=f"owner {owner.st_uid}:{owner.st_gid}",
+        then=then if error.errno != errno.EROFS else "The volume is mounted read-only; mount it for writing.",
+    )
+
+
 pass_context = click.make_pass_decorator(Context)
 WORKERS = click.option(
     "--workers",
@@ -55,7 +86,7 @@ WORKERS = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=VolumeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="croma-bundle")
 @click.option(
     "--volume",
@@ -126,7 +157,13 @@ def tiles_fetch(context: Context, tileset: str, workers: int | None) -> None:
 )
 @click.option("--root", type=FILE, help="The folder that image_path starts from. Default: the CSV's own folder.")
 @click.option("--confounder", default="medical_center", show_default=True, help="The column of the primary confounder.")
-@click.option("--design", type=click.Choice(["all", "paired_2x2"]), default="all", show_default=True)
+@click.option(
+    "--design",
+    type=click.Choice(["all", "paired_2x2"]),
+    default="all",
+    show_default=True,
+    help="Compare all rows with each other, or only within each subset (a column) that is a complete 2×2.",
+)
 @click.option("--no-images", is_flag=True, help="There are no tiles; only imported matrices will be scored.")
 @WORKERS
 @pass_context
@@ -167,10 +204,12 @@ def tiles_add(
 
 @tiles.command("phantom")
 @click.argument("name")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Another seed, another cohort.")
 @click.option("--tile-size", type=click.IntRange(1), default=128, show_default=True, help="Pixels; a multiple of 16.")
-@click.option("--slides-per-cell", type=click.IntRange(1), default=4, show_default=True)
-@click.option("--tiles-per-slide", type=click.IntRange(1), default=25, show_default=True)
+@click.option(
+    "--slides-per-cell", type=click.IntRange(1), default=4, show_default=True, help="Slides of each tissue and centre."
+)
+@click.option("--tiles-per-slide", type=click.IntRange(1), default=25, show_default=True, help="Tiles of each slide.")
 @click.option("--centre-strength", type=float, default=1.0, show_default=True, help="0: the centres are identical.")
 @pass_context
 def tiles_phantom(context: Context, /, name: str, **parameters: Any) -> None:
@@ -204,7 +243,7 @@ def tiles_export_view(context: Context, benchmark: str, output: Path) -> None:
 
 @cli.command()
 @click.option("--family", help="Embed with the encoders of this family.")
-@click.option("--tileset", required=True)
+@click.option("--tileset", required=True, help="The tileset to embed.")
 @click.option("--encoders", type=Names(), help="Only these of the family.")
 @click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N; what cannot be had is an error."
@@ -291,7 +330,9 @@ def import_(
 @click.option("--k-max", type=click.IntRange(2), help="End of the k grid. Default: as the benchmark declares.")
 @click.option("--k", type=click.IntRange(1), help="Pin k for all encoders instead of choosing it.")
 @click.option(
-    "--tau", type=float, help="Pin MaRI's temperature for all encoders. Default: each its own median distance."
+    "--tau",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Pin MaRI's temperature for all encoders. Default: each its own median distance.",
 )
 @click.option("--m", type=click.IntRange(1, 20), default=5, show_default=True, help="Neighbours of each type in CRoMa.")
 @click.option("--confounder", "confounders", type=Names(), help="Confounder columns, one scoring each.")
@@ -341,7 +382,13 @@ def verify_artifacts(context: Context, tilesets: list[str] | None) -> None:
 @verify.command("tables")
 @click.argument("ours", type=FILE)
 @click.argument("reference", type=FILE)
-@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Largest difference of a number.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=1e-6,
+    show_default=True,
+    help="Largest difference of a number.",
+)
 @pass_context
 def verify_tables(context: Context, ours: Path, reference: Path, tolerance: float) -> None:
     """Compare the tables of two folders: numbers within the tolerance, the rest exactly."""
@@ -365,6 +412,9 @@ def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
         for fault in getattr(error, "errors", (error,)):
             reporter.fault(fault.paragraph(), fault.exit_code)
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        reporter.say(error.format_message(), "error", exit_code=UsageError.exit_code)
+        return UsageError.exit_code
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "croma-bundle"
         reporter.fault(f"{command}: {error.format_message()}\n  {command} --help", UsageError.exit_code)
@@ -373,13 +423,12 @@ def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
         reporter.fault(error.format_message(), error.exit_code)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        reporter.say("interrupted", "error", exit_code=130)
         return 130
     except click.exceptions.Exit as error:
         return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except SystemExit:  # click's own answer to a closed pipe; its code, 1, means a failed verdict here
+        return PIPE_CLOSED
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         reporter.fault(f"the machine refused: {error.strerror or error}{where}", 4)

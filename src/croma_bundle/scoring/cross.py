@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from croma_bundle.durable import write_bytes
-from croma_bundle.errors import InputError
+from croma_bundle.durable import sha256_file, write_bytes
+from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all
 from croma_bundle.layout import Volume
 from croma_bundle.metrics.ranking import Scores, Standing, standings
 from croma_bundle.tilemanifest.table import Table, csv_text, read_table
@@ -31,21 +32,22 @@ class _Row:
 
 
 def cross_benchmark(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> Cross:
-    """Rank the encoders that every benchmark has; controls are listed below them without a rank.
+    """Rank the encoders that every benchmark has; controls (of any benchmark) are listed below them without a rank.
 
     Raises:
-        InputError: a benchmark has not been scored under this protocol.
+        InputError: benchmarks that have not been scored under this protocol, or not at the same m.
+        ArtifactError: a `metrics.csv` that is not its run's.
     """
-    tables = {name: _read(volume, protocol, name) for name in benchmarks}
+    tables = _read_all(volume, protocol, benchmarks)
+    controls = {e for rows in tables.values() for e, row in rows.items() if row.is_control}
     ranked = {
-        name: {e: row.scores for e, row in rows.items() if row.scores and not row.is_control}
+        name: {e: row.scores for e, row in rows.items() if row.scores and e not in controls}
         for name, rows in tables.items()
     }
-    placed, missing_somewhere = standings(ranked)
-    left_out = {e: _absence(e, tables) for e in missing_somewhere}
-    controls = sorted({e for rows in tables.values() for e, row in rows.items() if row.is_control})
-    complete = [e for e in controls if not _absence(e, tables)]
-    left_out |= {e: _absence(e, tables) for e in controls if e not in complete}
+    placed, _ = standings(ranked)
+    complete = [e for e in sorted(controls) if not _absence(e, tables)]
+    everyone = {e for rows in tables.values() for e in rows}
+    left_out = {e: _absence(e, tables) for e in sorted(everyone) if _absence(e, tables)}
     body: list[list[object]] = [
         [s.encoder, False, s.on_frontier, s.mean_rank, s.croma_rank, s.ltm10_rank, None, None] for s in placed
     ]
@@ -61,11 +63,34 @@ def write_cross(volume: Volume, protocol: str, cross: Cross) -> None:
     write_bytes(volume.cross_benchmark(protocol), csv_text(cross.header, cross.rows).encode())
 
 
-def _read(volume: Volume, protocol: str, benchmark: str) -> dict[str, _Row]:
+def is_scored(volume: Volume, protocol: str, benchmark: str) -> bool:
+    """True where a whole run stands: `run.json` is written last."""
+    return (volume.metrics(protocol, benchmark) / "run.json").exists()
+
+
+def _read_all(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> dict[str, dict[str, _Row]]:
+    subject = f"cross-benchmark table ({protocol})"
+    faults: list[BundleError] = []
+    for name in benchmarks:
+        if not is_scored(volume, protocol, name):
+            then = f"croma-bundle score --protocol {protocol} --benchmark {name}"
+            faults.append(InputError(subject, f"{name} is not scored", then=then))
+    raise_all(faults)
+    runs = {name: json.loads((volume.metrics(protocol, name) / "run.json").read_text("utf-8")) for name in benchmarks}
+    depths = {name: run["replay"]["m"] for name, run in runs.items()}
+    if len(set(depths.values())) > 1:
+        found = ", ".join(f"{name} at m = {m}" for name, m in depths.items())
+        then = f"croma-bundle score --protocol {protocol} --benchmark {','.join(benchmarks)} --m {max(depths.values())}"
+        raise InputError(subject, "its benchmarks were scored at different m", wanted="one m", found=found, then=then)
+    return {name: _read(volume, protocol, name, run["outputs"]["metrics.csv"]) for name, run in runs.items()}
+
+
+def _read(volume: Volume, protocol: str, benchmark: str, sha256: str) -> dict[str, _Row]:
     path = volume.metrics(protocol, benchmark) / "metrics.csv"
-    if not path.exists():
+    if not path.exists() or sha256_file(path) != sha256:
+        where = volume.relative(path)
         then = f"croma-bundle score --protocol {protocol} --benchmark {benchmark}"
-        raise InputError(f"cross-benchmark table ({protocol})", f"{benchmark} is not scored", then=then)
+        raise ArtifactError(where, "it is not the table that its run.json states", wanted=sha256, then=then)
     table: Table = read_table(path, ("encoder", "is_control", "croma_median", "croma_ltm10"))
     rows = {}
     for row in table.rows:

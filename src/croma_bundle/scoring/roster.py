@@ -60,7 +60,7 @@ def load_roster(
     """
     present = embedded(volume, tileset)
     members, faults = list[Member](), list[BundleError]()
-    for name in wanted if wanted is not None else present:
+    for name in sorted(wanted) if wanted is not None else present:
         subject = subject_of(tileset, name)
         if name not in present:
             found = ", ".join(present) or "nothing is embedded yet"

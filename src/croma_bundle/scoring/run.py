@@ -13,15 +13,16 @@ from croma_bundle.errors import BundleError, InputError, raise_all, some
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.models import Benchmark, Tileset
+from croma_bundle.metrics.mari import require_tau
 from croma_bundle.progress import Reporter
-from croma_bundle.scoring.cross import cross_benchmark, write_cross
+from croma_bundle.scoring.cross import cross_benchmark, is_scored, write_cross
 from croma_bundle.scoring.roster import Member, load_roster
 from croma_bundle.scoring.score import BenchmarkScore, Knobs, score_benchmark
 from croma_bundle.scoring.tables import METRICS, as_records, metrics_rows
 from croma_bundle.scoring.terminal import benchmark_text, cross_text
 from croma_bundle.scoring.view import View, build_view
 from croma_bundle.scoring.write import write_score
-from croma_bundle.tilemanifest.manifest import TileManifest, read_manifest
+from croma_bundle.tilemanifest.manifest import TileManifest, load_manifest
 from croma_bundle.tilemanifest.pixel_record import read_pixels
 
 
@@ -42,7 +43,7 @@ def score_all(volume: Volume, catalogue: Catalogue, request: Request, reporter: 
     Raises:
         BundleError, SeveralErrors: everything that failed, after all the rest was scored.
     """
-    benchmarks = _asked(volume, catalogue, request.benchmarks)
+    benchmarks = _asked(volume, catalogue, request)
     volume.require_writable()
     faults: list[BundleError] = []
     protocols: dict[str, list[str]] = {}
@@ -50,6 +51,8 @@ def score_all(volume: Volume, catalogue: Catalogue, request: Request, reporter: 
         default = benchmark.confounder or catalogue.tileset(benchmark.tileset).confounder
         for confounder in request.confounders or (default,):
             protocol = request.knobs.protocol or benchmark.protocol
+            if request.cross is not None:
+                protocols.setdefault(protocol, [])
             try:
                 with lock(volume.score_lock(protocol), f"score {protocol}"):
                     override = confounder if confounder != default else None
@@ -64,9 +67,19 @@ def score_all(volume: Volume, catalogue: Catalogue, request: Request, reporter: 
     raise_all(faults)
 
 
-def _asked(volume: Volume, catalogue: Catalogue, names: Sequence[str] | None) -> list[Benchmark]:
-    if names is not None:
-        return [catalogue.benchmark(name) for name in names]
+def _asked(volume: Volume, catalogue: Catalogue, request: Request) -> list[Benchmark]:
+    """The benchmarks to score; raises for everything in the request that cannot be, before any work."""
+    if request.knobs.tau is not None:
+        require_tau(request.knobs.tau)
+    faults: list[BundleError] = []
+    for name in dict.fromkeys([*(request.benchmarks or ()), *(request.cross or ())]):
+        try:
+            catalogue.benchmark(name)
+        except BundleError as fault:
+            faults.append(fault)
+    raise_all(faults)
+    if request.benchmarks is not None:
+        return [catalogue.benchmark(name) for name in request.benchmarks]
     found = [b for b in catalogue.benchmarks.values() if embedded(volume, b.tileset)]
     if not found:
         raise InputError(
@@ -88,8 +101,11 @@ def _score_one(
     reporter: Reporter,
 ) -> list[BundleError]:
     tileset = catalogue.tileset(benchmark.tileset)
-    manifest, pixels = _frozen(volume, tileset)
+    manifest, pixels = _frozen(volume, tileset, benchmark.name)
     view = build_view(volume, benchmark, manifest, confounder)
+    if override and "/" in override:
+        detail = "Its tables go to <benchmark>@<confounder>; rename the column in a cohort of another name."
+        raise InputError(f"confounder {override!r}", "this column's name cannot name a folder", detail=detail)
     fingerprint = manifest.fingerprint(tileset.confounder)
     members, refused = load_roster(
         volume,
@@ -103,22 +119,27 @@ def _score_one(
         reporter.say(f"{benchmark.name}: --encoders limits what is scored, and the panel that decides k")
     if not members:
         raise_all(refused)
-        raise InputError(f"benchmark {benchmark.name}", "nothing is embedded for its tileset")
     protocol = request.knobs.protocol or benchmark.protocol
     score = score_benchmark(view, members, protocol, request.knobs, reporter)
     folder = volume.metrics(protocol, benchmark.name, override)
     inputs = _inputs(volume, view, tileset, fingerprint, pixels, members)
-    write_score(volume, score, inputs, folder, request.encoders)
+    write_score(volume, score, inputs, folder, request.encoders, refused)
     _show(volume, score, folder, reporter, refused)
     return [*refused, *score.faults]
 
 
-def _frozen(volume: Volume, tileset: Tileset) -> tuple[TileManifest, str | None]:
+def _frozen(volume: Volume, tileset: Tileset, benchmark: str) -> tuple[TileManifest, str | None]:
     """The tileset's manifest, confirmed to be the one beside its matrices, and the hash of its pixels."""
-    path = volume.tile_manifest(tileset.name)
-    if not path.exists():
-        raise InputError(f"tileset {tileset.name}", "its manifest is not on the volume", wanted=volume.relative(path))
-    manifest = read_manifest(path)
+    manifest = load_manifest(volume, tileset)
+    if not embedded(volume, tileset.name):
+        raise InputError(
+            f"benchmark {benchmark}",
+            f"nothing is embedded for its tileset {tileset.name}",
+            wanted=f"matrices in {volume.relative(volume.embeddings(tileset.name))}/",
+            then=f"make embed FAMILY=classical TILESET={tileset.name}"
+            if tileset.images
+            else f'croma-bundle import {tileset.name} ENCODER matrix.npy --provenance "…"',
+        )
     require_frozen_manifest(volume, tileset.name, manifest.public_text(tileset.confounder))
     if not volume.pixels(tileset.name).exists():
         return manifest, None
@@ -169,12 +190,12 @@ def _cross(
     names = list(asked) if asked is not None else _declared_set(catalogue, scored)
     if not names:
         return []
-    missing = [n for n in names if not (volume.metrics(protocol, n) / "metrics.csv").exists()]
+    missing = [n for n in names if not is_scored(volume, protocol, n)]
     if missing and asked is None:
         reporter.say(f"cross-benchmark table: waits for {', '.join(missing)} ({protocol})")
         return []
     try:
-        cross = cross_benchmark(volume, protocol, [catalogue.benchmark(name).name for name in names])
+        cross = cross_benchmark(volume, protocol, names)
     except BundleError as fault:
         return [fault]
     write_cross(volume, protocol, cross)

@@ -74,7 +74,12 @@ class BenchmarkScore:
     panel: tuple[str, ...]
     panel_rule: str
     encoders: list[EncoderScore]
-    faults: list[BundleError] = field(default_factory=list)
+    refused: list[BundleError] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[BundleError]:
+        """Encoders that could not be scored, then those whose CRoMa is undefined."""
+        return [*self.refused, *(score.fault for score in self.encoders if score.fault)]
 
 
 def score_benchmark(
@@ -88,17 +93,16 @@ def score_benchmark(
     cohort = view.cohort()
     for subset, reason in cohort.incomplete:
         reporter.warn(f"{view.benchmark.name}: subset {subset} is not scored: {reason}")
-    surveys, faults = _survey_all(view, cohort, members, knobs, reporter)
+    surveys, refused = _survey_all(view, cohort, members, knobs, reporter)
     if not surveys:
-        _nothing_scored(view, faults)
+        _nothing_scored(view, refused)
     k, panel, rule = _operating_k(surveys, members, protocol, knobs)
     scores = []
     for member in members:
         if member.name in surveys:
             found = surveys[member.name]
             scores.append(_score_one(view, member, found, k if k is not None else found.k_star, knobs))
-    faults += [score.fault for score in scores if score.fault]
-    return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, faults)
+    return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, refused)
 
 
 def _survey_all(
@@ -130,7 +134,9 @@ def _operating_k(
         return None, (), "each encoder at its own k*"
     voters = [m.name for m in members if m.name in surveys and m.votes]
     panel = voters or [m.name for m in members if m.name in surveys]
-    rule = "lower median of the voting encoders' k*" if voters else "lower median of all k*: no voter is scored"
+    rule = f"lower median of {len(panel)} voters' k*" if len(panel) > 1 else f"k* of {panel[0]}, the only voter"
+    if not voters:
+        rule = f"lower median of all {len(panel)} k*: no voter is scored"
     return shared_k([surveys[name].k_star for name in panel]), tuple(panel), rule
 
 
@@ -147,5 +153,8 @@ def _score_one(view: View, member: Member, found: Survey, k: int, knobs: Knobs) 
 
 
 def _nothing_scored(view: View, faults: list[BundleError]) -> None:
+    """Raise what refused every encoder; once, where it is the same for all and so the cohort's own fault."""
+    if len({(fault.problem, fault.found) for fault in faults}) == 1:
+        faults[0].subject = f"benchmark {view.benchmark.name}"
+        raise faults[0]
     raise_all(faults)
-    raise CohortError(f"benchmark {view.benchmark.name}", "no encoder can be scored")

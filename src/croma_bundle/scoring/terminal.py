@@ -8,6 +8,7 @@ from croma_bundle.scoring.cross import Cross
 from croma_bundle.scoring.score import BenchmarkScore, EncoderScore
 
 MISSING = "…"
+NOBODY = "  (no encoder to rank)"
 Cell = Callable[[EncoderScore], str]
 
 
@@ -19,7 +20,7 @@ def benchmark_text(score: BenchmarkScore) -> str:
     lines = aligned([list(columns), *_cells(ranked, columns), *_cells(controls, columns)])
     body = [lines[0], *lines[1 : 1 + len(ranked)]]
     if not ranked:
-        body.append("  (no encoder to rank)")
+        body.append(NOBODY)
     if controls:
         body += ["controls, not ranked", *lines[1 + len(ranked) :]]
     return "\n".join([_headline(score), *body, *_footnotes(score)])
@@ -30,19 +31,11 @@ def cross_text(cross: Cross, protocol: str, benchmarks: Sequence[str]) -> str:
     ranks = [s.mean_rank for s in cross.standings]
     rows = [["", "encoder", "mean rank", "CRoMa rank", "LTM10 rank"]]
     for s in cross.standings:
-        tie = "=" if ranks.count(s.mean_rank) > 1 else ""
-        name = s.encoder
-        rows.append(
-            [
-                "*" if s.on_frontier else "",
-                name,
-                f"{tie}{s.mean_rank:.2f}",
-                f"{s.croma_rank:.2f}",
-                f"{s.ltm10_rank:.2f}",
-            ]
-        )
+        star, tie = "*" if s.on_frontier else "", "=" if ranks.count(s.mean_rank) > 1 else ""
+        rows.append([star, s.encoder, f"{tie}{s.mean_rank:.2f}", f"{s.croma_rank:.2f}", f"{s.ltm10_rank:.2f}"])
     controls = [str(row[0]) for row in cross.rows if row[1]]
-    lines = [f"over {', '.join(benchmarks)} · {protocol} · * Pareto frontier", *aligned(rows)]
+    nobody = [] if cross.standings else [NOBODY]
+    lines = [f"over {', '.join(benchmarks)} · {protocol} · * Pareto frontier", *aligned(rows), *nobody]
     lines += [f"controls, not ranked: {', '.join(controls)}"] if controls else []
     return "\n".join([*lines, *(f"left out: {name} ({why})" for name, why in sorted(cross.left_out.items()))])
 
@@ -68,7 +61,7 @@ def _columns(score: BenchmarkScore) -> dict[str, Cell]:
         "F(0)": lambda e: f"{e.margin.f0:.3f}" if e.margin else MISSING,
         "RI": lambda e: f"{e.point.ri:.3f}",
         "MaRI": lambda e: f"{e.point.mari:.3f}",
-        "tau": lambda e: f"{e.point.tau:.3g}",
+        "tau": lambda e: f"{e.point.tau:#.3g}",
         "support": lambda e: f"{100 * e.point.support:.1f} %",
         "bio": lambda e: f"{e.point.bio_bacc:.3f}",
         "confounder": lambda e: f"{e.point.conf_bacc:.3f}",
@@ -82,13 +75,7 @@ def _cells(encoders: Sequence[EncoderScore], columns: dict[str, Cell]) -> list[l
 
 def _headline(score: BenchmarkScore) -> str:
     view, cohort = score.view, score.cohort
-    if score.k is None:
-        k = score.panel_rule
-    elif score.panel:
-        n = len(score.panel)
-        k = f"k = {score.k} ({score.panel_rule}, {n} encoder{'s' if n > 1 else ''})"
-    else:
-        k = f"k = {score.k} ({score.panel_rule})"
+    k = score.panel_rule if score.k is None else f"k = {score.k} ({score.panel_rule})"
     units = f"{cohort.n_units:,} {cohort.unit}s of {len(cohort.group_names):,} groups"
     m = f"m = {score.knobs.m}"
     return f"{view.benchmark.name} · {score.protocol}, {k}, {m} · confounder {view.confounder} · {units}"
@@ -96,6 +83,9 @@ def _headline(score: BenchmarkScore) -> str:
 
 def _footnotes(score: BenchmarkScore) -> list[str]:
     notes = [f"{e.member.name}: {e.point.tau_note}" for e in score.encoders if e.point.tau_note]
+    if undefined := [e.member.name for e in score.encoders if e.margin is None]:
+        notes.append(f"no CRoMa at m = {score.knobs.m}: {', '.join(undefined)}; the errors say why")
+    notes += [f"subset {name} is not scored: {reason}" for name, reason in score.cohort.incomplete]
     capped = {e.point.capped_rows for e in score.encoders} - {0}
     if capped:
         notes.append(f"up to {max(capped):,} rows have fewer than k candidates; fewer neighbours are used for them")

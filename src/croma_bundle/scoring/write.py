@@ -12,6 +12,7 @@ from typing import Any
 
 from croma_bundle.artifacts.environment import bundle_version, versions
 from croma_bundle.durable import json_bytes, remove, sweep_temporaries, write_bytes, write_json
+from croma_bundle.errors import BundleError
 from croma_bundle.layout import Volume
 from croma_bundle.scoring.score import BenchmarkScore
 from croma_bundle.scoring.tables import (
@@ -36,11 +37,12 @@ def write_score(
     inputs: dict[str, Any],
     folder: Path,
     limited_to: Sequence[str] | None,
+    refused: Sequence[BundleError] = (),
 ) -> None:
     """Write every table of a benchmark.
 
     `run.json` holds the SHA-256 of every table, of the `.csv.gz` files before compression. Tables of encoders that this
-    run did not score are removed, so that the folder is one run.
+    run did not score are removed, so that the folder is one run. `refused`: why members of the roster were not scored.
     """
     metrics = metrics_rows(score)
     contents = {
@@ -65,11 +67,15 @@ def write_score(
         if f"per_sample/{stale.name.removesuffix('.gz')}" not in contents:
             remove(stale)
     outputs = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
-    write_json(folder / "run.json", _run(score, inputs, outputs, limited_to))
+    write_json(folder / "run.json", _run(score, inputs, outputs, limited_to, refused))
 
 
 def _run(
-    score: BenchmarkScore, inputs: dict[str, Any], outputs: dict[str, str], limited_to: Sequence[str] | None
+    score: BenchmarkScore,
+    inputs: dict[str, Any],
+    outputs: dict[str, str],
+    limited_to: Sequence[str] | None,
+    refused: Sequence[BundleError],
 ) -> dict[str, Any]:
     knobs, declared = score.knobs, score.view.benchmark
     return {
@@ -79,21 +85,21 @@ def _run(
             "benchmark": declared.name,
             "protocol": score.protocol,
             "confounder": score.view.confounder,
-            "encoders": list(limited_to) if limited_to is not None else None,
+            "encoders": sorted(limited_to) if limited_to is not None else None,
             "k_grid": knobs.k_grid or declared.k_grid,
             "k_max": knobs.k_max or declared.k_max,
             "k": knobs.k,
             "tau": knobs.tau,
             "m": knobs.m,
         },
-        "resolved": _resolved(score),
+        "resolved": _resolved(score, refused),
         "versions": {"bundle": bundle_version(), "python": platform.python_version(), **versions(["numpy"])},
         "inputs": inputs,
         "outputs": outputs,
     }
 
 
-def _resolved(score: BenchmarkScore) -> dict[str, Any]:
+def _resolved(score: BenchmarkScore, refused: Sequence[BundleError]) -> dict[str, Any]:
     view, cohort = score.view, score.cohort
     cells = Counter(zip(view.labels, view.confounders, strict=True))
     return {
@@ -107,7 +113,7 @@ def _resolved(score: BenchmarkScore) -> dict[str, Any]:
         "rows_with_fewer_than_k_candidates": {e.member.name: e.point.capped_rows for e in score.encoders},
         "m_sweep_ends": {e.member.name: e.m_end for e in score.encoders if e.m_end},
         "croma_undefined": {e.member.name: str(e.fault) for e in score.encoders if e.fault},
-        "refused": [fault.paragraph() for fault in score.faults],
+        "refused": [fault.paragraph() for fault in (*refused, *score.refused)],
         "design": cohort.design,
         "unit": cohort.unit,
         "n_rows": cohort.n_rows,

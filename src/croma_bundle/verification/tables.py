@@ -6,14 +6,20 @@ import csv
 import gzip
 import io
 import math
+import re
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from croma_bundle.errors import InputError, VerdictFailed
+from croma_bundle.errors import InputError, VerdictFailed, some
 from croma_bundle.progress import Reporter
 
-EXACT = {"k", "m", "k_panel", "n_units", "batch_size", "row"}
-"""Numeric columns that must be equal: they are counts and choices."""
+MEASURED = re.compile(
+    r"tau|bio_bacc|conf_bacc|ri|mari|delta|support|(ss|oo|mixed)_undefined|croma_.+|mean_rank|ltm10_rank|rank_(lo|hi)"
+    r"|.+_croma_(median|ltm10)"
+)
+"""Columns of measured numbers, which may differ by the tolerance. All others are names, counts and choices."""
 NOT_COMPARED = {"matrix_sha256"}
 """Another CPU gives other last bits, and so another hash."""
 SHOWN = 10
@@ -32,8 +38,12 @@ def compare_folders(ours: Path, reference: Path, tolerance: float, reporter: Rep
     """Compare every `.csv` and `.csv.gz` of `reference` with its namesake in `ours`.
 
     Raises:
-        InputError: the reference has no tables. VerdictFailed: something differs; says what.
+        InputError: a folder is not there, the reference has no tables, or a table cannot be read.
+        VerdictFailed: something differs; says what.
     """
+    for folder in (ours, reference):
+        if not folder.is_dir():
+            raise InputError(str(folder), "there is no such folder of tables")
     names = sorted(
         str(p.relative_to(reference)) for p in reference.rglob("*.csv*") if p.name.endswith((".csv", ".csv.gz"))
     )
@@ -49,35 +59,46 @@ def compare_folders(ours: Path, reference: Path, tolerance: float, reporter: Rep
         differing += verdict.differing
     if differing:
         more = [f"and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
+        count = "one difference" if len(differing) == 1 else f"{len(differing)} differences"
         raise VerdictFailed(
             f"{ours} against {reference}",
-            f"{len(differing)} differences beyond {tolerance:g}",
+            f"{count} (numbers may differ by {tolerance:g})",
             detail="\n  ".join([*differing[:SHOWN], *more]),
         )
-    text = (
-        f"equal: {len(names)} tables, {cells:,} cells, numbers within {tolerance:g} (largest difference {largest:.2g})"
-    )
+    count = "one table" if len(names) == 1 else f"{len(names)} tables"
+    text = f"equal: {count}, {cells:,} cells, numbers within {tolerance:g} (largest difference {largest:.2g})"
     reporter.result(text, "verdict", equal=True, tables=len(names), cells=cells, largest=largest)
     return Verdict(cells, largest, differing)
 
 
 def compare_tables(ours: list[list[str]], reference: list[list[str]], name: str, tolerance: float) -> Verdict:
-    """Compare two tables of text, header first."""
-    if ours[:1] != reference[:1] or len(ours) != len(reference):
-        what = f"{name}: {len(ours) - 1} rows of {ours[:1]}, wanted {len(reference) - 1} of {reference[:1]}"
-        return Verdict(0, 0.0, [what])
+    """Compare two tables of text, header first, every row as long as the header."""
+    if shape := _other_shape(ours, reference, name):
+        return Verdict(0, 0.0, shape)
     cells, largest, differing = 0, 0.0, list[str]()
-    header = reference[0]
     for number, (a, b) in enumerate(zip(ours[1:], reference[1:], strict=True), 1):
-        for column, x, y in zip(header, a, b, strict=True):
+        for column, x, y in zip(reference[0], a, b, strict=True):
             if column in NOT_COMPARED:
                 continue
             cells += 1
-            gap = 0.0 if x == y else math.inf if column in EXACT else _gap(x, y)
-            largest = max(largest, gap if gap <= tolerance else 0.0)
-            if not gap <= tolerance:
+            gap = 0.0 if x == y else _gap(x, y) if MEASURED.fullmatch(column) else math.inf
+            if gap <= tolerance:
+                largest = max(largest, gap)
+            else:
                 differing.append(f"{name} row {number} ({_key(b)}), {column}: {x or 'empty'}, wanted {y or 'empty'}")
     return Verdict(cells, largest, differing)
+
+
+def _other_shape(ours: list[list[str]], reference: list[list[str]], name: str) -> list[str]:
+    """Why the two tables have no common cells to compare; empty where they have."""
+    a, b = ours[0], reference[0]
+    if a != b:
+        reasons = [f"lacks {some([c for c in b if c not in a])}"] if set(b) - set(a) else []
+        reasons += [f"has {some([c for c in a if c not in b])} too many"] if set(a) - set(b) else []
+        return [f"{name}: other columns, {' and '.join(reasons) or 'in another order'}"]
+    if len(ours) != len(reference):
+        return [f"{name}: {len(ours) - 1:,} rows, wanted {len(reference) - 1:,}"]
+    return []
 
 
 def _gap(x: str, y: str) -> float:
@@ -87,12 +108,21 @@ def _gap(x: str, y: str) -> float:
         return math.inf
 
 
-def _key(row: list[str]) -> str:
+def _key(row: Sequence[str]) -> str:
     return ", ".join(row[:2])
 
 
 def _read(path: Path) -> list[list[str]]:
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
-    return list(csv.reader(io.StringIO(content.decode("utf-8"), newline="")))
+    """The rows of a table, header first; raises `InputError` where it is damaged."""
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True))
+    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
+        raise InputError(str(path), "this table cannot be read", found=str(error)) from None
+    if not rows:
+        raise InputError(str(path), "this table is empty", wanted="a header")
+    if ragged := [number for number, row in enumerate(rows) if len(row) != len(rows[0])]:
+        raise InputError(str(path), f"row {some(ragged)} has not the {len(rows[0])} values of its header")
+    return rows
