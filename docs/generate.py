@@ -1,8 +1,8 @@
 """Writes the generated parts of the documentation: `python docs/generate.py [--check]` (`make docs`).
 
-    docs/commands.md   every command's help
-    docs/encoders.md   the declared encoders
-    README.md          the demo table, from results/phantom/metrics.csv
+docs/commands.md   every command's help
+docs/encoders.md   the declared encoders
+README.md          the demo table, from results/phantom/metrics.csv
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_an_unwritable_volume_names_both_users_and_the_line_to_type(open_path):
     assert lines[1] == f"volume {open_path}: it cannot be written to (no write permission)"
     assert lines[2].split() == ["wanted", "a", "folder", "that", "uid", "65534", "may", "write", "to"]
     assert lines[3].split() == ["found", "owner", "1234:4321", "of", str(open_path)]
-    assert lines[4].strip() == "CROMA_UID=1234 CROMA_GID=4321 docker compose run --rm …"
+    assert lines[4].strip() == "CROMA_UID=1234 CROMA_GID=4321 docker compose run --rm score"
 
 
 def test_a_volume_that_cannot_be_made_names_the_owner_of_the_folder_above(open_path):

@@ -32,7 +32,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_the_manifests_and_nothing_else(wheel: Path):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     source = {f"croma_bundle/{p.relative_to(ROOT / 'src/croma_bundle')}" for p in ROOT.glob("src/croma_bundle/**/*.py")}
-    manifests = {f"croma_bundle/_manifests/{p.relative_to(ROOT / 'manifests')}" for p in ROOT.glob("manifests/**/*.toml")}
+    tables = [p.relative_to(ROOT / "manifests") for p in ROOT.glob("manifests/**/*.toml")]
+    manifests = {f"croma_bundle/_manifests/{path}" for path in tables}
     assert len(manifests) >= 3
     assert names == source | manifests
 

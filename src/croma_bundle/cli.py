@@ -67,7 +67,7 @@ def _not_permitted(volume: Volume, path: Path, error: OSError) -> Exception:
     if not path.is_relative_to(volume.root):
         return error
     owner = next(p.stat() for p in (path, *path.parents) if os.path.lexists(p) and p.exists())
-    then = f"CROMA_UID={owner.st_uid} CROMA_GID={owner.st_gid} docker compose run --rm …"
+    then = f"CROMA_UID={owner.st_uid} CROMA_GID={owner.st_gid} docker compose run --rm score"
     return EnvironmentFault(
         f"volume {volume.root}",
         f"{volume.relative(path)}: {error.strerror}",

@@ -151,5 +151,5 @@ def _owner_and_remedy(root: Path) -> tuple[str, str | None]:
         except OSError:
             continue
         ids = f"owner {owner.st_uid}:{owner.st_gid} of {folder}"
-        return ids, f"CROMA_UID={owner.st_uid} CROMA_GID={owner.st_gid} docker compose run --rm …"
+        return ids, f"CROMA_UID={owner.st_uid} CROMA_GID={owner.st_gid} docker compose run --rm score"
     return "unknown owner", None
