@@ -337,7 +337,7 @@ def import_(
 @click.option("--m", type=click.IntRange(1, 20), default=5, show_default=True, help="Neighbours of each type in CRoMa.")
 @click.option("--confounder", "confounders", type=Names(), help="Confounder columns, one scoring each.")
 @click.option("--cross", type=Names(), help="Benchmarks of the cross-benchmark table. Default: the declared set.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of the linear algebra; never changes a result.")
+@click.option("--threads", type=click.IntRange(1), help="Threads; never changes a result. Default: one per core.")
 @pass_context
 def score(
     context: Context,
@@ -354,12 +354,12 @@ def score(
     threads: int | None,
 ) -> None:
     """Score every benchmark: RI, MaRI, CRoMa with its tail, k and m sweeps, per-sample values, cross table."""
-    if threads is not None:
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))  # read by numpy when it is first imported
+    # Read by numpy when it is first imported. The search has threads of its own, one BLAS call in each.
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     from croma_bundle.scoring.run import Request, score_all
     from croma_bundle.scoring.score import Knobs
 
-    knobs = Knobs(protocol=protocol, k_grid=k_grid, k_max=k_max, k=k, tau=tau, m=m)
+    knobs = Knobs(protocol=protocol, k_grid=k_grid, k_max=k_max, k=k, tau=tau, m=m, threads=threads)
     request = Request(benchmarks, encoders, confounders, cross, knobs)
     score_all(context.volume, context.catalogue, request, context.reporter)
 

@@ -19,19 +19,20 @@ def large():
     return contested(rows_per_cell=60, rows_per_group=4, jitter=1.0, width=300, seed=5)
 
 
-@pytest.mark.parametrize("block_bytes", [1, 40 * 240 * 7, 40 * 240 * 239, 2**40])
-def test_the_block_size_changes_no_bit(block_bytes):
+@pytest.mark.parametrize("block", [1, 7, 239, 2**40])
+@pytest.mark.parametrize("hold", [True, False])
+def test_the_block_size_and_what_is_held_change_no_bit(block, hold):
     x, cohort = large()
-    assert digest(results(x, cohort, block_bytes=block_bytes)) == digest(results(x, cohort))
+    assert digest(results(x, cohort, block=block, hold=hold)) == digest(results(x, cohort))
 
 
-@pytest.mark.parametrize("block_bytes", [1, 2**40])
-def test_the_block_size_changes_no_bit_where_everything_ties(block_bytes):
+@pytest.mark.parametrize("block", [1, 2**40])
+def test_the_block_size_changes_no_bit_where_everything_ties(block):
     x, cohort = contested(rows_per_cell=12)
     x = np.round(x)  # a lattice: many equal rows and equal distances
     x[:, 0] = 3
     assert len(np.unique(x, axis=0)) < len(x)
-    assert digest(results(x, cohort, m=12, block_bytes=block_bytes)) == digest(results(x, cohort, m=12))
+    assert digest(results(x, cohort, m=12, block=block)) == digest(results(x, cohort, m=12))
 
 
 def test_thread_count_and_hash_seed_change_no_bit():

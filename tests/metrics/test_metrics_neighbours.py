@@ -4,11 +4,11 @@ import pytest
 from geometries import contested, on_circle, quadrant, scrambled
 
 from croma_bundle.errors import CohortError, DegenerateEmbedding
-from croma_bundle.metrics.neighbours import OO, OS, SO, SS, typed_neighbours, unit_rows
+from croma_bundle.metrics.neighbours import OO, OS, SO, SS, typed_neighbours
 
 
 def find(x, cohort, **options):
-    return typed_neighbours(unit_rows(x), cohort.labels, cohort.confounders, cohort.groups, **options)
+    return typed_neighbours(x, cohort.labels, cohort.confounders, cohort.groups, **options)
 
 
 def codes(*texts):
@@ -70,7 +70,7 @@ def test_equal_distances_are_ordered_by_row():
 @pytest.mark.parametrize("seed", range(4))
 def test_on_a_lattice_of_ties_the_nearest_few_are_the_head_of_all(seed):
     rng = np.random.default_rng(seed)
-    x = unit_rows(rng.integers(-1, 2, size=(120, 3)) + np.array([0.0, 0.0, 3.0]))  # 27 points at most
+    x = rng.integers(-1, 2, size=(120, 3)) + np.array([0.0, 0.0, 3.0])  # 27 points at most
     labels, confounders, groups = (rng.integers(0, size, 120) for size in (2, 2, 40))
     everything = typed_neighbours(x, labels, confounders, groups, k=119, m=119)
     for i in range(120):
@@ -95,7 +95,7 @@ def test_long_runs_of_equal_distances_stay_in_row_order():
 def test_a_duplicate_is_found_at_distance_zero_and_a_row_is_not_its_own_neighbour():
     x = np.repeat(np.random.default_rng(0).standard_normal((3, 50)), 2, axis=0)
     labels, confounders, groups = codes("ababab", "xxyyxx", "123456")
-    found = typed_neighbours(unit_rows(x), labels, confounders, groups, k=2, m=1)
+    found = typed_neighbours(x, labels, confounders, groups, k=2, m=1)
     assert found.index[:, 0].tolist() == [1, 0, 3, 2, 5, 4]
     assert found.distance[:, 0].tolist() == [0.0] * 6
     assert (found.distance[:, 1] > 0).all()
@@ -106,7 +106,7 @@ def test_rows_that_differ_only_in_length_collapse_to_zero_distance(width):
     rng = np.random.default_rng(1)
     x = rng.standard_normal(width) * rng.uniform(0.01, 100, size=(80, 1))
     rows = np.arange(80, dtype=np.int64)
-    found = typed_neighbours(unit_rows(x), rows % 2, rows // 2 % 2, rows, k=50, m=2)
+    found = typed_neighbours(x, rows % 2, rows // 2 % 2, rows, k=50, m=2)
     assert not found.distance.any()
     assert not found.so.any()
     assert found.index[0].tolist() == list(range(1, 51))  # all tie: row order
@@ -123,7 +123,7 @@ def test_distances_that_are_zero_only_by_definition_tie_as_well():
 @pytest.mark.parametrize("length", [1e-9, 1e-3, 1.0, 1e3])
 def test_duplicates_are_recognised_whatever_their_length(length):
     x = length * on_circle([10, 10, 50, 50])  # 1 − (1 / (1 + 1e-12))² alone would be 2e-12 at length 1
-    found = typed_neighbours(unit_rows(x), *codes("abab", "xxyy", "1234"), k=1, m=1)
+    found = typed_neighbours(x, *codes("abab", "xxyy", "1234"), k=1, m=1)
     assert found.distance[:, 0].tolist() == [0.0] * 4
     assert found.os[:, 0].tolist() == [0.0] * 4
 
@@ -139,7 +139,7 @@ def test_a_distance_below_1e12_is_zero_and_one_above_is_not(gap, wanted, width):
 
 def test_opposite_rows_are_at_distance_two_and_no_more():
     x = np.random.default_rng(2).standard_normal((20, 333))
-    x = unit_rows(np.concatenate([x, -x]))
+    x = np.concatenate([x, -x])
     rows = np.arange(40, dtype=np.int64)
     found = typed_neighbours(x, rows % 2, rows % 2, rows, k=39, m=1)
     assert found.distance.max() == 2.0
@@ -155,17 +155,18 @@ def test_more_neighbours_than_there_are_leave_the_rest_empty():
 
 
 def test_a_large_half_precision_row_is_upcast_before_its_length_is_taken():
-    x = np.full((1, 4), 60000, np.float16)  # the square is far above float16's 65504
-    np.testing.assert_allclose(unit_rows(x), [[0.5] * 4], rtol=0, atol=1e-12)
+    x = np.array([[60000, 60000], [60000, 0]], np.float16)  # the squares are far above float16's 65504
+    found = typed_neighbours(x, *codes("ab", "xx", "12"), k=1, m=1)
+    assert found.distance[:, 0] == pytest.approx([1 - np.sqrt(0.5)] * 2, abs=1e-15)
 
 
-def test_unit_rows_are_of_length_one_or_zero_and_the_input_is_left_alone():
+def test_a_row_of_zeros_is_at_distance_one_from_everything_and_the_input_is_left_alone():
     x = np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 1e-12], [0.6, 0.8]])
     before = x.copy()
-    unit = unit_rows(x)
-    np.testing.assert_allclose(unit, [[0.6, 0.8], [0, 0], [0, 1], [0.6, 0.8]], rtol=0, atol=2e-16)
+    found = typed_neighbours(x, *codes("abab", "xyxy", "1234"), k=3, m=1)
+    assert found.distance[1].tolist() == [1.0, 1.0, 1.0]
+    assert found.distance[0].tolist() == pytest.approx([0.0, 0.2, 1.0], abs=1e-15)
     assert x.tolist() == before.tolist()
-    assert unit_rows(x[:, ::-1]).tolist() == unit[:, ::-1].tolist()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -173,20 +174,24 @@ def test_rows_that_are_not_finite_are_named(bad):
     x = np.ones((5, 3), np.float32)
     x[[1, 4], 2] = bad
     with pytest.raises(DegenerateEmbedding, match="not finite in row 1, 4"):
-        unit_rows(x)
+        typed_neighbours(x, *codes("abaab", "xxyyx", "12345"), k=1, m=1)
 
 
 def test_lengths_and_counts_that_cannot_be_are_refused_together():
     x, cohort = contested()
     with pytest.raises(CohortError, match=r"do not correspond.*labels 24.*k = 0, wanted 1 or more; m = -1"):
-        typed_neighbours(unit_rows(x[:5]), cohort.labels, cohort.confounders, cohort.groups, k=0, m=-1)
+        typed_neighbours(x[:5], cohort.labels, cohort.confounders, cohort.groups, k=0, m=-1)
 
 
 def test_progress_counts_rows_up_to_all_of_them():
     x, cohort = contested()
     seen = []
-    find(x, cohort, k=1, m=1, block_bytes=24 * 40 * 7, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(7, 24), (14, 24), (21, 24), (24, 24)]
+    find(x, cohort, k=1, m=1, block=7, threads=1, progress=lambda done, total: seen.append((done, total)))
+    assert [total for _, total in seen] == [24] * len(seen)
+    done = [count for count, _ in seen]
+    assert done == sorted(done)
+    assert done[-1] == 24
+    assert len(seen) >= 4  # at most seven rows at a time
 
 
 def test_a_collapsed_matrix_keeps_to_the_block_size():
@@ -194,12 +199,12 @@ def test_a_collapsed_matrix_keeps_to_the_block_size():
 
     n, width = 1500, 64  # all pairs at once would be 1500² × 64 × 8 B = 1.15 GB
     rows = np.arange(n, dtype=np.int64)
-    x = unit_rows(np.ones((n, width)))
+    x = np.ones((n, width))
     tracemalloc.start()
     try:
-        found = typed_neighbours(x, rows % 2, rows // 2 % 2, rows, k=3, m=2, block_bytes=2**20)
+        found = typed_neighbours(x, rows % 2, rows // 2 % 2, rows, k=3, m=2, block=16)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert not found.so.any()
-    assert peak < 12 * 2**20
+    assert peak < n * n * 10 + 8 * 2**20  # at most every pair once, as 2 + 4 + 4 bytes, and the blocks at work

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from croma_bundle.errors import CohortError, DegenerateEmbedding
 from croma_bundle.metrics import croma, mari, ri
+from croma_bundle.metrics.arrangement import BLOCK
 from croma_bundle.metrics.cohort import Cohort, Scope
-from croma_bundle.metrics.neighbours import BLOCK_BYTES, Neighbours, Progress, typed_neighbours, unit_rows
+from croma_bundle.metrics.neighbours import Neighbours, Progress, typed_neighbours
 from croma_bundle.metrics.operating_k import balanced_accuracy, k_star, mean
 from croma_bundle.metrics.tail import ALPHA, tail
 
@@ -40,7 +41,8 @@ class Survey:
         m_max: how many neighbours of each type were kept.
         unit_rows: (U,) int64, row of the cohort of each unit.
         scope_slices: where each scope's units lie, aligned with ``cohort.scopes``.
-        kinds, distance: (U, K) int8 and float64, types and distances of the nearest candidates; -1, +inf for none.
+        kinds, distance: (U, K) int8 and float64, types and distances of the nearest candidates; -1, +inf for none; NaN
+            for untyped ones. Right as sets at every k surveyed; between two of these k, order means nothing.
         so, os: (U, m_max) float64, distances to the nearest of each type, +inf for none.
         candidates: (U,) int64, how many candidates each unit has.
     """
@@ -136,36 +138,49 @@ def survey(
     grid: Sequence[int],
     extra_k: Sequence[int] = (),
     m_max: int = M_MAX,
-    block_bytes: int = BLOCK_BYTES,
+    rows: Ints | None = None,
+    block: int = BLOCK,
+    hold: bool = True,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> Survey:
     """Find every unit's neighbours, deep enough for the grid, the pinned k and m_max.
 
     Args:
-        x: (N, D) floating, one row per row of the cohort, not normalised.
+        x: (N, D) floating, one row per row of the cohort, not normalised; with `rows`, a larger matrix that holds them.
         grid: the k that may be chosen, each 1 or more.
         extra_k: pinned k, on the grid or not, each 1 or more; they do not vote for ``k_star``.
         m_max: neighbours of each type to keep, 1 or more.
-        block_bytes: bounds the working memory; never changes the result.
+        rows: (N,) int64, the row of x of each row of the cohort; None: x has just these, in their order.
+        block, hold, threads: see ``typed_neighbours``; they never change the result.
         progress: called with (units done, units in all).
 
     Raises:
         CohortError: x and the cohort differ in length; a k or m below 1; no usable k; no row with a candidate.
         DegenerateEmbedding: x is not finite.
     """
-    _require(x, cohort, grid, extra_k, m_max)
+    rows = np.arange(len(x), dtype=np.int64) if rows is None else rows
+    _require(x, rows, cohort, grid, extra_k, m_max)
     ks = sorted({*grid, *extra_k})
     depth = max(1, min(ks[-1], max(len(scope.rows) for scope in cohort.scopes) - 1))
     found: list[Neighbours] = []
     bio: list[dict[int, float]] = []
     conf: list[dict[int, float]] = []
     for scope, done in zip(cohort.scopes, _offsets(cohort.scopes), strict=True):
-        rows = scope.rows
-        labels, confounders, groups = (c[rows] for c in (cohort.labels, cohort.confounders, cohort.groups))
-        told = _from_offset(progress, done, cohort.n_units)
-        unit = unit_rows(x[rows])
+        labels, confounders, groups = (c[scope.rows] for c in (cohort.labels, cohort.confounders, cohort.groups))
         near = typed_neighbours(
-            unit, labels, confounders, groups, k=depth, m=m_max, block_bytes=block_bytes, progress=told
+            x,
+            labels,
+            confounders,
+            groups,
+            k=depth,
+            m=m_max,
+            cuts=ks,
+            rows=rows[scope.rows],
+            block=block,
+            hold=hold,
+            threads=threads,
+            progress=_from_offset(progress, done, cohort.n_units),
         )
         bio.append(balanced_accuracy(labels, near.index, ks))
         conf.append(balanced_accuracy(confounders, near.index, ks))
@@ -293,11 +308,11 @@ def sweep_m(survey: Survey, subject: str) -> tuple[list[MRow], Floats, str | Non
 
 
 def _require(
-    x: npt.NDArray[np.floating], cohort: Cohort, grid: Sequence[int], extra_k: Sequence[int], m_max: int
+    x: npt.NDArray[np.floating], rows: Ints, cohort: Cohort, grid: Sequence[int], extra_k: Sequence[int], m_max: int
 ) -> None:
     subject = cohort.name or "cohort"
     faults = []
-    if x.ndim != 2 or len(x) != cohort.n_rows:
+    if x.ndim != 2 or len(rows) != cohort.n_rows:
         faults.append(f"the matrix has shape {x.shape}, the cohort {cohort.n_rows} rows")
     if not grid:
         faults.append("the k grid is empty")

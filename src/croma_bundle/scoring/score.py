@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from croma_bundle.errors import BundleError, CohortError, raise_all
+from croma_bundle.metrics.arrangement import BLOCK
 from croma_bundle.metrics.cohort import Cohort
 from croma_bundle.metrics.operating_k import k_grid, shared_k
 from croma_bundle.metrics.survey import (
     HEADLINE_M,
+    M_MAX,
     KRow,
     Margins,
     MRow,
@@ -28,14 +30,13 @@ from croma_bundle.progress import Reporter
 from croma_bundle.scoring.roster import Member
 from croma_bundle.scoring.view import View
 
-BLOCK_BYTES = 256 << 20
-
 
 @dataclass(frozen=True)
 class Knobs:
     """What a run may be asked to do differently from the benchmark's declaration; None keeps the declaration.
 
-    `k` and `tau` pin the operating point for every encoder. `block_bytes` bounds memory and changes no result.
+    `k` and `tau` pin the operating point for every encoder. `block`, `hold` and `threads`
+    (see `metrics.neighbours`) bound memory and time, and change no result.
     """
 
     protocol: str | None = None
@@ -44,7 +45,9 @@ class Knobs:
     k: int | None = None
     tau: float | None = None
     m: int = HEADLINE_M
-    block_bytes: int = BLOCK_BYTES
+    block: int = BLOCK
+    hold: bool = True
+    threads: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +116,17 @@ def _survey_all(
     extra = () if knobs.k is None else (knobs.k,)
     surveys, faults = dict[str, Survey](), list[BundleError]()
     for member in reporter.track(members, len(members), f"{declared.name}: encoders"):
-        x = member.matrix[view.rows]
         try:
             surveys[member.name] = survey(
-                x, cohort, grid=grid, extra_k=extra, m_max=max(20, knobs.m), block_bytes=knobs.block_bytes
+                member.matrix,
+                cohort,
+                grid=grid,
+                extra_k=extra,
+                m_max=M_MAX,
+                rows=view.rows,
+                block=knobs.block,
+                hold=knobs.hold,
+                threads=knobs.threads,
             )
         except CohortError as fault:
             fault.subject = f"{declared.name} · {member.name}"

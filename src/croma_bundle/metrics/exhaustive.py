@@ -1,0 +1,95 @@
+"""The search without a guess, for rows whose guess did not hold: one row against all, in float64.
+
+A BLAS product only preselects; every pair within its error band of a cut is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from croma_bundle.metrics.arrangement import Arrangement, Floats, Ints, steps
+from croma_bundle.metrics.candidates import OS, SO, kinds_of
+from croma_bundle.metrics.selection import ZERO, Scale, Selected
+
+Bools = npt.NDArray[np.bool_]
+EPSILON = float(np.finfo(np.float64).eps)
+BLOCK_BYTES = 64 << 20
+_BYTES_PER_PAIR = 40  # the product, one masked and one partitioned copy, and the masks
+
+
+def search(a: Arrangement, rows: Ints, k: int, m: int, block: int) -> Iterator[tuple[Ints, Selected]]:
+    """Yield arranged rows and their k nearest and m nearest of each type, all distances measured, block by block."""
+    step = max(1, min(block, BLOCK_BYTES // (_BYTES_PER_PAIR * len(a.given))))
+    for part in steps(len(rows), step):
+        mine = rows[part]
+        yield mine, _search(a, mine, k, m)
+
+
+def _search(a: Arrangement, rows: Ints, k: int, m: int) -> Selected:
+    product = _product(a, rows)
+    band = 1.01 * (a.width + 16) * EPSILON
+    candidate = a.groups[rows, np.newaxis] != a.groups
+    kinds = kinds_of(a.labels[rows, np.newaxis] == a.labels, a.confounders[rows, np.newaxis] == a.confounders)
+    keep = _near(product, candidate, k, band)
+    for kind in (SO, OS):
+        keep |= _near(product, candidate & (kinds == kind), m, band)
+    out, scale = _nothing(len(rows), k, m), Scale(a)
+    for line, row in enumerate(rows.tolist()):
+        partners = np.flatnonzero(keep[line])
+        distance = np.zeros(len(partners))
+        open_ = np.flatnonzero(product[line, partners] + band >= ZERO)  # the others are surely 0
+        distance[open_] = scale.measure(row, partners[open_])
+        _write(out, line, a.given[partners], distance, kinds[line, partners])
+    return out
+
+
+def _product(a: Arrangement, rows: Ints) -> Floats:
+    """(rows, N) float64 cosine distances, to the rounding of the product."""
+    mine = _unit(a, rows)
+    product = np.empty((len(rows), len(a.given)))
+    for part in steps(len(a.given)):
+        product[:, part] = 1.0 - mine @ _unit(a, part).T
+    return product
+
+
+def _unit(a: Arrangement, rows: Ints | slice) -> Floats:
+    unit = a.x[a.source[rows]].astype(np.float64)
+    unit *= a.scale[rows][:, np.newaxis]
+    return unit
+
+
+def _near(product: Floats, allowed: Bools, count: int, band: float) -> Bools:
+    """The allowed pairs that may be among the ``count`` nearest of their row.
+
+    If T is the row's count-th smallest product, its count-th smallest distance is at most T + band, and a pair at
+    or below that has a product of at most T + 2·band. All distances below ZERO are equal, so T is at least ZERO.
+    """
+    masked = np.where(allowed, product, np.inf)
+    last = min(count, masked.shape[1]) - 1
+    cut = np.partition(masked, last, axis=1)[:, last]
+    near: Bools = masked <= (np.maximum(cut, ZERO) + 2 * band)[:, np.newaxis]
+    return near & allowed
+
+
+def _nothing(n: int, k: int, m: int) -> Selected:
+    return Selected(
+        index=np.full((n, k), -1, dtype=np.int32),
+        distance=np.full((n, k), np.inf),
+        kinds=np.full((n, k), -1, dtype=np.int8),
+        so=np.full((n, m), np.inf),
+        os=np.full((n, m), np.inf),
+        uncertified=np.zeros(n, dtype=np.bool_),
+    )
+
+
+def _write(out: Selected, line: int, given: Ints, distance: Floats, kinds: npt.NDArray[np.int8]) -> None:
+    order = np.lexsort((given, distance))
+    given, distance, kinds = given[order], distance[order], kinds[order]
+    n = min(out.index.shape[1], len(given))
+    out.index[line, :n], out.distance[line, :n], out.kinds[line, :n] = given[:n], distance[:n], kinds[:n]
+    for kind, kept in ((SO, out.so), (OS, out.os)):
+        typed = distance[kinds == kind][: kept.shape[1]]
+        kept[line, : len(typed)] = typed
