@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from croma_bundle.errors import DegenerateEmbedding, some
+from croma_bundle.metrics.selection import GRID
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,6 +38,9 @@ class Margin:
 def unit_margins(so: Floats, os: Floats, m: int) -> Margin:
     """``(d_OS − d_SO) / (d_OS + d_SO)`` of each unit, d = mean distance to its m nearest of the type.
 
+    Means that differ by no more than two steps of the grid of distances are equal, and the margin is exactly 0, which
+    F(0) counts.
+
     Args:
         so, os: (n, M) float64 ascending distances, +inf where a unit has no more, as in ``Neighbours``.
         m: 1 to M.
@@ -46,7 +50,9 @@ def unit_margins(so: Floats, os: Floats, m: int) -> Margin:
     zero = d_so + d_os == 0
     defined = ~(no_so | no_os | zero)
     values = np.full(len(so), np.nan)
-    values[defined] = (d_os[defined] - d_so[defined]) / (d_os[defined] + d_so[defined])
+    difference = d_os[defined] - d_so[defined]
+    difference[np.abs(difference) <= 2.0 / GRID] = 0.0
+    values[defined] = difference / (d_os[defined] + d_so[defined])
     return Margin(values, *(int(np.count_nonzero(fault)) for fault in (no_so, no_os, zero)))
 
 

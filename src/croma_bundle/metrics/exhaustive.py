@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from croma_bundle.metrics.arrangement import Arrangement, Floats, Ints, steps
 from croma_bundle.metrics.candidates import OS, SO, kinds_of
-from croma_bundle.metrics.selection import ZERO, Scale, Selected
+from croma_bundle.metrics.selection import GRID, ZERO, Scale, Selected
 
 Bools = npt.NDArray[np.bool_]
 EPSILON = float(np.finfo(np.float64).eps)
@@ -30,7 +30,7 @@ def search(a: Arrangement, rows: Ints, k: int, m: int, block: int) -> Iterator[t
 
 def _search(a: Arrangement, rows: Ints, k: int, m: int) -> Selected:
     product = _product(a, rows)
-    band = 1.01 * (a.width + 16) * EPSILON
+    band = 1.01 * (a.width + 16) * EPSILON + 1.0 / GRID
     candidate = a.groups[rows, np.newaxis] != a.groups
     kinds = kinds_of(a.labels[rows, np.newaxis] == a.labels, a.confounders[rows, np.newaxis] == a.confounders)
     keep = _near(product, candidate, k, band)

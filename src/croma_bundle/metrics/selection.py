@@ -19,6 +19,9 @@ from croma_bundle.metrics.candidates import NO_LIMIT, OS, SO, Collected, Guess, 
 Bools = npt.NDArray[np.bool_]
 ZERO = 1e-12
 """A distance below this is exactly 0."""
+GRID = 2.0**49
+"""Distances are whole multiples of 1 / GRID (1.8e-15), which is above their rounding error and below what matters:
+those that are equal but for rounding tie, and the sum of 20 of them is exact."""
 _SLICE_BYTES = 1 << 20
 
 
@@ -69,6 +72,7 @@ class Scale:
             wide *= mine
             np.add.reduce(wide, axis=-1, out=dot[start : start + len(part)])
         distance: Floats = np.clip(1.0 - dot * (a.scale[partners] * a.scale[i]), 0.0, 2.0)
+        distance = np.rint(distance * GRID) / GRID
         distance[distance < ZERO] = 0.0
         return distance
 

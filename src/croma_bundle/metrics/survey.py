@@ -6,8 +6,9 @@ distances of its nearest of each type. ``operate``, ``sweep_k``, ``margins`` and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from croma_bundle.errors import CohortError, DegenerateEmbedding
 from croma_bundle.metrics import croma, mari, ri
 from croma_bundle.metrics.arrangement import BLOCK
 from croma_bundle.metrics.cohort import Cohort, Scope
-from croma_bundle.metrics.neighbours import Neighbours, Progress, typed_neighbours
+from croma_bundle.metrics.neighbours import NO_NEIGHBOUR, OS, SO, Neighbours, Progress, typed_neighbours
 from croma_bundle.metrics.operating_k import balanced_accuracy, k_star, mean
 from croma_bundle.metrics.tail import ALPHA, tail
 
@@ -26,6 +27,8 @@ Bools = npt.NDArray[np.bool_]
 
 HEADLINE_M = 5
 M_MAX = 20
+SURVEY_VERSION = 1
+"""Raised when a survey of the same input holds other values: kept surveys of another version are not used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +191,55 @@ def survey(
     return _assemble(cohort, sorted(set(grid)), sorted(set(extra_k)), m_max, found, bio, conf)
 
 
+def pack(survey: Survey) -> dict[str, npt.NDArray[Any]]:
+    """The survey as plain arrays without its cohort, for keeping; :func:`unpack` gives the same survey back."""
+    typed = (survey.kinds == SO) | (survey.kinds == OS)
+    ks = np.array(sorted(survey.bio), dtype=np.int64)
+    return {
+        "usable_k": np.array(survey.usable_k, dtype=np.int64),
+        "k": ks,
+        "bio": np.array([survey.bio[k] for k in ks.tolist()]),
+        "conf": np.array([survey.conf[k] for k in ks.tolist()]),
+        "counts": np.array([survey.k_star, survey.capped_rows, survey.m_max], dtype=np.int64),
+        "kinds": survey.kinds,
+        "typed": survey.distance[typed],
+        "so": survey.so,
+        "os": survey.os,
+        "candidates": survey.candidates,
+    }
+
+
+def unpack(cohort: Cohort, arrays: Mapping[str, npt.NDArray[Any]]) -> Survey:
+    """The survey that :func:`pack` was given; `cohort` must be its cohort.
+
+    Raises:
+        KeyError, ValueError: the arrays are not a packed survey of this cohort.
+    """
+    kinds = arrays["kinds"]
+    if len(kinds) != cohort.n_units:
+        raise ValueError(f"a survey of {len(kinds)} units for a cohort of {cohort.n_units}")
+    distance = np.where(kinds == NO_NEIGHBOUR, np.inf, np.nan)
+    distance[(kinds == SO) | (kinds == OS)] = arrays["typed"]
+    star, capped, m_max = arrays["counts"].tolist()
+    ks = arrays["k"].tolist()
+    return Survey(
+        cohort=cohort,
+        usable_k=tuple(arrays["usable_k"].tolist()),
+        bio=dict(zip(ks, arrays["bio"].tolist(), strict=True)),
+        conf=dict(zip(ks, arrays["conf"].tolist(), strict=True)),
+        k_star=star,
+        capped_rows=capped,
+        m_max=m_max,
+        unit_rows=np.concatenate([scope.rows for scope in cohort.scopes]),
+        scope_slices=_scope_slices(cohort),
+        kinds=kinds,
+        distance=distance,
+        so=arrays["so"],
+        os=arrays["os"],
+        candidates=arrays["candidates"],
+    )
+
+
 def operate(survey: Survey, k: int, *, tau: float | None = None) -> OperatingPoint:
     """Every number at k over all units; a unit with fewer than k candidates uses those it has.
 
@@ -334,6 +386,12 @@ def _offsets(scopes: Sequence[Scope]) -> list[int]:
     return [sum(sizes[:i]) for i in range(len(sizes))]
 
 
+def _scope_slices(cohort: Cohort) -> tuple[slice, ...]:
+    """Where each scope's units lie among all units."""
+    offsets = zip(_offsets(cohort.scopes), cohort.scopes, strict=True)
+    return tuple(slice(at, at + len(scope.rows)) for at, scope in offsets)
+
+
 def _from_offset(progress: Progress | None, offset: int, total: int) -> Progress | None:
     if progress is None:
         return None
@@ -369,7 +427,6 @@ def _assemble(
     best = k_star(bio)
     for k in pinned:
         bio[k], conf[k] = (_pinned(by_scope, sizes, k) for by_scope in (bio_by_scope, conf_by_scope))
-    offsets = _offsets(cohort.scopes)
     return Survey(
         cohort=cohort,
         usable_k=usable,
@@ -379,7 +436,7 @@ def _assemble(
         capped_rows=int(np.count_nonzero(candidates < usable[-1])),
         m_max=m_max,
         unit_rows=np.concatenate([scope.rows for scope in cohort.scopes]),
-        scope_slices=tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True)),
+        scope_slices=_scope_slices(cohort),
         kinds=np.concatenate([near.kinds for near in found]),
         distance=np.concatenate([near.distance for near in found]),
         so=np.concatenate([near.so for near in found]),
