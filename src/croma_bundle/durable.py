@@ -78,6 +78,14 @@ def sweep_temporaries(folder: Path, name: str = "") -> None:
         leftover.unlink(missing_ok=True)
 
 
+def listing(folder: Path) -> list[str]:
+    """Sorted names in a folder, none where it does not exist; raises `OSError` where it may not be read."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
 def sha256_file(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

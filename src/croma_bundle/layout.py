@@ -5,6 +5,7 @@
     encoders/*.toml         private encoder declarations
     metrics/<protocol>/<benchmark>[@<confounder>]/  metrics.csv …  per_sample/<Encoder>.csv.gz
     metrics/<protocol>/cross_benchmark.csv
+    verify/published/<protocol>/<benchmark>/  verdicts.csv  verdicts.json
 
 Invariant: `<Encoder>.npy.json` (the sidecar) exists only beside a complete `<Encoder>.npy`; it is written last and
 removed first.
@@ -112,8 +113,15 @@ class Volume:
             return self.protocol(protocol) / benchmark
         return self.protocol(protocol) / f"{benchmark}@{confounder.replace('%', '%25').replace('/', '%2F')}"
 
+    def surveys(self, tileset: str, encoder: str) -> Path:
+        """Kept surveys: they save time and decide nothing."""
+        return self.root / "metrics" / ".surveys" / tileset / encoder
+
     def cross_benchmark(self, protocol: str) -> Path:
         return self.protocol(protocol) / "cross_benchmark.csv"
+
+    def published_verdicts(self, protocol: str, benchmark: str) -> Path:
+        return self.root / "verify" / "published" / protocol / benchmark
 
     def score_lock(self, protocol: str) -> Path:
         return self.protocol(protocol) / ".score.lock"
@@ -122,13 +130,19 @@ class Volume:
         """`path` as the user knows it: relative to the volume where it lies inside."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
+    def shown(self, path: Path) -> str:
+        """`path` as it can be typed from where the user stands: relative to the working folder where it lies below."""
+        here = Path.cwd()
+        return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
     def require_writable(self) -> None:
         """Raise `EnvironmentFault` with the line to type where this user cannot write to the volume."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             if os.access(self.root, os.W_OK | os.X_OK):
                 return
-            reason = "no write permission"
+            read_only = os.statvfs(self.root).f_flag & os.ST_RDONLY
+            reason = "it is mounted read-only" if read_only else "no write permission"
         except FileExistsError:
             raise EnvironmentFault(f"volume {self.root}", "it is a file", wanted="a folder") from None
         except OSError as error:

@@ -64,8 +64,8 @@ def test_names_that_differ_only_in_case_stay_apart_and_are_said(csv):
     manifest, _, warnings = made(csv(HEADER + "a,a,Tumour,g,UMC\nb,b,tumour,g,umc\nc,c,normal,G,Umc\n"))
     assert set(manifest.column("label")) == {"Tumour", "tumour", "normal"}
     assert warnings == [
-        "label: 'Tumour' and 'tumour' differ only in case and are kept apart",
-        "centre: 'UMC' and 'Umc' and 'umc' differ only in case and are kept apart",
+        "label: 'Tumour' and 'tumour' look alike (case, composition or invisible characters) and are kept apart",
+        "centre: 'UMC' and 'Umc' and 'umc' look alike (case, composition or invisible characters) and are kept apart",
     ]
 
 

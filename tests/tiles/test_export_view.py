@@ -7,6 +7,7 @@ import csv
 import pytest
 
 from builders import folder_cohort, write_csv
+from croma_bundle.layout import Volume
 from croma_bundle.progress import Reporter
 from croma_bundle.tiles.export_view import MISSING_LIKE, export_view
 
@@ -21,7 +22,8 @@ def warnings_for(tmp_path, capsys, values, column="label"):
     plain = [(f"s{i}", "tumour", "east", f"g{i}") for i in range(len(values))]
     place = header.index(column)
     rows = [(*row[:place], value, *row[place + 1 :]) for row, value in zip(plain, values, strict=True)]
-    export_view(header, rows, [f"{row[0]}.png" for row in plain], tmp_path / "view.csv", Reporter())
+    volume, images = Volume(tmp_path / "volume"), [f"{row[0]}.png" for row in plain]
+    export_view(volume, header, rows, images, tmp_path / "view.csv", Reporter())
     return capsys.readouterr().err.splitlines()
 
 

@@ -50,7 +50,13 @@ def pixels_of(cohort) -> list[str]:
 def test_a_cohort_becomes_a_manifest_a_pixel_record_and_a_declaration(cli, volume, cohort):
     before = {path: path.read_bytes() for path in cohort.root.iterdir()}
     said = cli("tiles", "add", "mine", "--manifest", cohort.csv, "--workers", 2)
-    assert said.stdout == "tileset mine: 4 tiles of 4 groups, confounder medical_center, design all\n"
+    first, *cells, verdict, where = said.stdout.splitlines()
+    assert first == "tileset mine: 4 tiles of 4 groups, confounder medical_center, design all"
+    assert [line.split() for line in cells[1:]] == [
+        [label, "1", "/", "1", "1", "/", "1"] for label in ("normal", "tumour")
+    ]
+    assert verdict.strip().endswith("score with --m 1.")
+    assert where == f"  in {volume.tileset('mine')}; next: make embed FAMILY=classical TILESET=mine"
     assert listing(volume.tileset("mine")) == ["manifest.csv", "pixels.json", "tileset.toml"]
     assert volume.tile_manifest("mine").read_text() == cohort.csv.read_text()
     record = json.loads(volume.pixels("mine").read_text())
@@ -59,8 +65,13 @@ def test_a_cohort_becomes_a_manifest_a_pixel_record_and_a_declaration(cli, volum
     assert record["sizes"] == {"16x16": 4}
     declared = tomllib.loads(volume.tileset_declaration("mine").read_text())
     assert declared == {
-        "source": "folder", "confounder": "medical_center", "design": "all", "root": str(cohort.root), "images": True
-    }  # fmt: skip
+        "source": "folder",
+        "confounder": "medical_center",
+        "design": "all",
+        "root": str(cohort.root),
+        "images": True,
+        "manifest_sha256": hashlib.sha256(cohort.csv.read_bytes()).hexdigest(),
+    }
     assert {path: path.read_bytes() for path in cohort.root.iterdir()} == before, "a user's folder is only read"
     assert "mine" in cli("list", "benchmarks").stdout
 
@@ -232,7 +243,8 @@ def test_case_twins_and_orientations_are_warned_about_and_added(cli, volume, coh
     path = write_csv(cohort.root / "case.csv", rows)
     said = cli("tiles", "add", "mine", "--manifest", path, "--workers", 0).stderr
     assert said.splitlines() == [
-        "warning: label: 'NORMAL' and 'normal' differ only in case and are kept apart",
+        "warning: label: 'NORMAL' and 'normal' look alike (case, composition or invisible characters) "
+        "and are kept apart",
         "warning: tileset mine: the EXIF orientation of 1 tiles was ignored",
     ]
 

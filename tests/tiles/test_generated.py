@@ -53,9 +53,9 @@ def test_a_phantom_of_one_s_own_is_declared_with_its_parameters_and_joins_the_li
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_fetched_phantom_holds_the_rendered_pixels_of_every_row_in_order(cli, declared, workers):
+def test_a_fetched_phantom_holds_the_rendered_pixels_of_every_row_in_order(cli, volume, declared, workers):
     said = cli("tiles", "fetch", "tiny", "--workers", workers)
-    assert said.stdout == f"tileset tiny: {COUNT} tiles in tilesets/tiny\n"
+    assert said.stdout == f"tileset tiny: {COUNT} tiles in {volume.tileset('tiny')}\n"
     header, *lines = declared.tile_manifest("tiny").read_text().splitlines()
     assert header == "sample_id,image_path,label,medical_center,group_id"
     rows = phantom_rows(SPEC)
@@ -153,9 +153,9 @@ def test_a_mistyped_tileset_is_told_the_nearest_one(cli):
     assert said.startswith("error: tileset 'phantm': it is not declared; did you mean 'phantom'?")
 
 
-def test_fetching_a_folder_tileset_confirms_its_rows(cli, tmp_path):
+def test_fetching_a_folder_tileset_confirms_its_rows(cli, volume, tmp_path):
     from builders import folder_cohort
 
     cohort = folder_cohort(tmp_path / "tiles", slides=1, tiles=1, size=8)
     cli("tiles", "add", "mine", "--manifest", cohort.csv, "--workers", 0)
-    assert cli("tiles", "fetch", "mine").stdout == "tileset mine: 4 tiles in tilesets/mine\n"
+    assert cli("tiles", "fetch", "mine").stdout == f"tileset mine: 4 tiles in {volume.tileset('mine')}\n"

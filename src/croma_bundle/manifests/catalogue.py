@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from croma_bundle.errors import BundleError, InputError, ManifestError, did_you_mean, raise_all
+from croma_bundle.durable import listing
+from croma_bundle.errors import BundleError, InputError, ManifestError, UsageError, did_you_mean, raise_all
 from croma_bundle.layout import Volume, checked_name
 from croma_bundle.manifests.load import read_named, read_single
 from croma_bundle.manifests.models import Benchmark, Encoder, Tileset
@@ -44,6 +45,10 @@ class Catalogue:
 
     def benchmark(self, name: str) -> Benchmark:
         return self._get("benchmark", self.benchmarks, name)
+
+    def is_control(self, name: str) -> bool:
+        """Whether an encoder of this name is declared as a control; an import under that name is one too."""
+        return name in self.encoders and self.encoders[name].control
 
     def family(self, name: str) -> list[Encoder]:
         """The encoders of a family, in their declared order."""
@@ -139,7 +144,12 @@ def _benchmarks(folder: Path, faults: list[BundleError]) -> list[tuple[Benchmark
 
 
 def _listing(folder: Path, pattern: str) -> list[Path]:
-    return sorted(folder.glob(pattern)) if folder.is_dir() else []
+    """Files below the folder that match; raises `OSError` where it may not be read, instead of finding nothing."""
+    first = listing(folder)
+    for name in first:
+        if (folder / name).is_dir():
+            listing(folder / name)
+    return sorted(folder.glob(pattern)) if first else []
 
 
 class _Collecting:
@@ -165,8 +175,10 @@ def _join(
 ) -> dict[str, Entry]:
     joined: dict[str, Entry] = {}
     for entry, path in entries:
-        with _Collecting(faults):
+        try:
             checked_name(kind, entry.name)
+        except UsageError as fault:
+            faults.append(ManifestError(fault.subject, fault.problem, wanted=fault.wanted, declared=str(path)))
         if entry.name in joined:
             faults.append(
                 ManifestError(

@@ -67,7 +67,8 @@ class Tileset(Strict):
     """Where the tiles of a tileset come from: a user's folder or a generator.
 
     `root` (folder source) is the absolute folder that image paths are relative to; `images = false` declares a
-    tileset whose matrices are only imported. `path_map` is not part of it: it never enters identity.
+    tileset whose matrices are only imported. `manifest_sha256` and `occurrences_sha256` freeze the files that were
+    written with it. `path_map` is not part of it: it never enters identity.
     """
 
     name: str
@@ -77,6 +78,8 @@ class Tileset(Strict):
     root: Text | None = None
     images: bool = True
     phantom: Phantom | None = None
+    manifest_sha256: Sha256 | None = None
+    occurrences_sha256: Sha256 | None = None
     licence: Text | None = None
     citation: Text | None = None
 
@@ -97,7 +100,8 @@ class Benchmark(Strict):
     """A row-view over a tileset and how it is scored.
 
     `rows` keeps the rows whose column has one of the values; empty keeps all. For `paired_2x2` the rows are the
-    tileset's occurrences. `cross` names the cross-benchmark table it belongs to.
+    tileset's occurrences. `cross` names the cross-benchmark table it belongs to, `published` the published
+    cohort whose figures it reproduces.
     """
 
     name: str
@@ -109,6 +113,7 @@ class Benchmark(Strict):
     k_grid: KGrid = "sparse"
     k_max: Annotated[int, Field(ge=2)] = 100
     cross: Text | None = None
+    published: Text | None = None
 
     @model_validator(mode="after")
     def _rows_are_not_chosen_twice(self) -> Benchmark:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from croma_bundle.errors import InputError, TileManifestError, did_you_mean, some
+from croma_bundle.durable import sha256_file
+from croma_bundle.errors import ArtifactError, InputError, TileManifestError, did_you_mean, some
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.models import Tileset
 from croma_bundle.tilemanifest.table import Table, csv_text, raise_faults, read_table
@@ -81,11 +83,26 @@ def read_manifest(path: Path) -> TileManifest:
 
 
 def load_manifest(volume: Volume, entry: Tileset) -> TileManifest:
-    """The frozen manifest of a declared tileset; raises `InputError` with the command that makes it."""
+    """The frozen manifest of a declared tileset.
+
+    Raises:
+        InputError: it is not on the volume (with the command that makes it).
+        ArtifactError: it, or the list of occurrences, is no longer what was written with the declaration.
+    """
     path = volume.tile_manifest(entry.name)
     if not path.exists():
         then = f"make tiles TILESET={entry.name}" if entry.source != "folder" else "croma-bundle tiles add …"
         raise InputError(f"tileset {entry.name}", "it is not on the volume yet", wanted=str(path), then=then)
+    for frozen, wanted in ((path, entry.manifest_sha256), (volume.occurrences(entry.name), entry.occurrences_sha256)):
+        found = sha256_file(frozen) if wanted and frozen.exists() else None
+        if wanted and found != wanted:
+            raise ArtifactError(
+                f"tileset {entry.name}",
+                f"its {frozen.name} changed after it was added",
+                wanted=f"sha256 {wanted[:12]}…  {volume.relative(volume.tileset_declaration(entry.name))}",
+                found=f"{found[:12]}…" if found else "no such file",
+                detail="A tileset is frozen once written; add the changed cohort under a new name.",
+            )
     return read_manifest(path)
 
 
@@ -177,15 +194,22 @@ def _once_each(table: Table) -> tuple[tuple[tuple[str, ...], ...], list[tuple[st
 
 
 def _case_warnings(manifest: TileManifest, confounder: str) -> list[str]:
-    """Names that differ only in case are likely one name typed twice; they stay apart, and are said."""
+    """Names that look alike are likely one name typed twice; they stay apart, and are said."""
     warnings = []
     for column in ("label", confounder):
         by_lower: dict[str, set[str]] = {}
         for value in manifest.column(column):
-            by_lower.setdefault(value.casefold(), set()).add(value)
+            by_lower.setdefault(_look(value), set()).add(value)
         warnings += [
-            f"{column}: {' and '.join(repr(v) for v in sorted(values))} differ only in case and are kept apart"
+            f"{column}: {' and '.join(ascii(v) for v in sorted(values))} look alike (case, composition or invisible "
+            "characters) and are kept apart"
             for _, values in sorted(by_lower.items())
             if len(values) > 1
         ]
     return warnings
+
+
+def _look(value: str) -> str:
+    """What a reader sees: compatibility composition, no format characters, no case."""
+    seen = unicodedata.normalize("NFKC", value).casefold()
+    return "".join(letter for letter in seen if unicodedata.category(letter) != "Cf")

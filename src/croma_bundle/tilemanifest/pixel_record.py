@@ -54,7 +54,7 @@ def read_pixels(volume: Volume, tileset: str, manifest: TileManifest) -> PixelRe
         whole = pixels_sha256(bytes.fromhex(row) for row in record.rows) == record.pixels_sha256
     except FileNotFoundError:
         raise InputError(subject, "its pixels were never hashed", wanted=str(path)) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(
             subject, f"{path} is not a pixel record", then="Remove it and fetch the tiles again."
         ) from None

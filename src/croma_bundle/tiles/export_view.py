@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from croma_bundle.durable import write_bytes
+from croma_bundle.errors import UsageError
+from croma_bundle.layout import Volume
 from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.table import csv_text
 
@@ -16,13 +18,21 @@ MISSING_LIKE |= {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 
 
 def export_view(
-    header: list[str], rows: list[tuple[str, ...]], image_paths: list[str], output: Path, reporter: Reporter
+    volume: Volume,
+    header: list[str],
+    rows: list[tuple[str, ...]],
+    image_paths: list[str],
+    output: Path,
+    reporter: Reporter,
 ) -> None:
     """Write `sample_id,image_path,label,<confounder>,group_id[,subset]`.
 
     That pipeline infers column types: a column of texts like numbers or truth values, or any text that pandas takes for
     missing, does not come out as it went in, which is warned about by column.
     """
+    inside = output.resolve()
+    if any(inside.is_relative_to((volume.root / name).resolve()) for name in ("tilesets", "embeddings", "metrics")):
+        raise UsageError(f"--output {output}", "it lies among the volume's own files", wanted="a file elsewhere")
     columns = [header[0], "image_path", *header[1:]]
     body = [(row[0], path, *row[1:]) for row, path in zip(rows, image_paths, strict=True)]
     for i, name in enumerate(columns):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 from croma_bundle.durable import lock, sweep_temporaries, write_bytes
-from croma_bundle.errors import InputError, TileManifestError
+from croma_bundle.errors import InputError, TileManifestError, UsageError
 from croma_bundle.layout import Volume, checked_name
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.models import Design, Tileset
@@ -39,6 +40,8 @@ def add_folder(
         UsageError, InputError, PixelError, SeveralErrors: nothing is declared then.
     """
     refuse_taken(catalogue, checked_name("tileset", name))
+    if root is not None and not images:
+        raise UsageError("tiles add", "--root names the folder of the images, and --no-images says that there are none")
     manifest, occurrences, warnings = manifest_of_csv(
         csv, confounder=confounder, images=images, paired=design == "paired_2x2"
     )
@@ -60,13 +63,16 @@ def add_folder(
         if volume.tileset_declaration(name).exists():
             raise InputError(f"tileset {name}", "it was added in the meantime", then="croma-bundle list tilesets")
         _clear(volume, name)
-        write_bytes(volume.tile_manifest(name), manifest.text().encode())
+        frozen = {"manifest": manifest.text().encode()}
+        write_bytes(volume.tile_manifest(name), frozen["manifest"])
         if occurrences:
-            write_bytes(volume.occurrences(name), csv_text(("sample_id", "subset"), occurrences).encode())
+            frozen["occurrences"] = csv_text(("sample_id", "subset"), occurrences).encode()
+            write_bytes(volume.occurrences(name), frozen["occurrences"])
         if images:
             digests, sizes = hash_tiles(f"tileset {name}", tile_paths(volume, entry, manifest), workers, reporter)
             write_pixels(volume, entry, manifest, digests, sizes)
         declaration = {key: value for key, value in entry.model_dump().items() if key != "name"}
+        declaration |= {f"{what}_sha256": sha256(content).hexdigest() for what, content in frozen.items()}
         comment = f"Written by `croma-bundle tiles add {name}`; the rows are in manifest.csv and stay as they are."
         write_bytes(volume.tileset_declaration(name), toml_text(declaration, comment).encode())
     return entry, manifest

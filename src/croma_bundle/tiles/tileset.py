@@ -56,7 +56,14 @@ def raise_pixel_faults(faults: Sequence[BundleError], total: int) -> None:
     if len(faults) <= SHOWN:
         raise SeveralErrors(faults) if len(faults) > 1 else faults[0]
     rest = [fault.subject for fault in faults[SHOWN:]]
-    summary = PixelError(f"{len(faults)} of {total} tiles", "cannot be used", found=some(rest, 50))
+    none_there = len(faults) == total and all(fault.problem == "there is no such file" for fault in faults)
+    hint = "None of the files is there: is the root right (`tiles add --root`), and do paths use forward slashes?"
+    summary = PixelError(
+        f"{len(faults)} of {total} tiles",
+        "cannot be used",
+        found=some(rest, 50),
+        detail=hint if none_there else None,
+    )
     raise SeveralErrors([*faults[:SHOWN], summary])
 
 
