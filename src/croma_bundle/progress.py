@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -71,6 +71,18 @@ class Reporter:
                     seconds_left=round(left, 1),
                 )
             yield item
+
+    def ticker(self, label: str) -> Callable[[int, int], None]:
+        """A function of (done, total) that says so every ten seconds at most; it may be called from any thread."""
+        spoke = time.monotonic()
+
+        def tick(done: int, total: int) -> None:
+            nonlocal spoke
+            if time.monotonic() - spoke >= EVERY and done < total:
+                spoke = time.monotonic()
+                self.say(f"{label}: {done:,} of {total:,}", "progress", label=label, done=done, total=total)
+
+        return tick
 
     def _emit(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, **fields}, ensure_ascii=not _shows_all(sys.stdout))

@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+
 from bench import (
     add,
     bring,
@@ -20,7 +21,6 @@ from bench import (
     table,
     voting_rows,
 )
-
 from builders import cohort_rows
 from croma_bundle.durable import lock
 
@@ -90,9 +90,10 @@ def test_a_cohort_with_too_few_rows_in_its_cells_fails_for_every_encoder_and_sti
     bring(volume, "small", {"A": x, "B": x + 0.1})
     _, error = score(volume, "small")
     assert error.exit_code == 3
-    paragraphs = [fault.paragraph() for fault in error.errors]
-    assert [text.splitlines()[0] for text in paragraphs] == [f"small · {e}: no CRoMa at m = 5" for e in "AB"]
-    assert all("4 of 4 samples lack 5 SO neighbours, 4 of 4 samples lack 5 OS neighbours" in t for t in paragraphs)
+    text = error.paragraph()  # one cause, one error
+    assert text.splitlines()[0] == "small · A, B: no CRoMa at m = 5"
+    assert "4 of 4 samples lack 5 SO neighbours, 4 of 4 samples lack 5 OS neighbours" in text
+    assert text.splitlines()[-1].strip() == "croma-bundle score --benchmark small --m 1   # every unit supports that"
     rows = metrics(volume, "small")
     assert {(row["croma_median"], row["support"] != "") for row in rows.values()} == {("", True)}
 
@@ -144,7 +145,8 @@ def test_one_benchmark_that_fails_does_not_stop_the_others(volume):
         bring(volume, name, {"One": choosing(1)})
     listener, error = score(volume)
     assert (error.exit_code, error.subject) == (3, "bad")
-    assert [event["folder"] for event in listener.events if event["event"] == "scored"] == ["metrics/median-k/good"]
+    folders = [event["folder"] for event in listener.events if event["event"] == "scored"]
+    assert folders == [str(volume.metrics("median-k", "good"))]
 
 
 # --- artifacts that fail a check ---
@@ -236,7 +238,7 @@ def test_rows_that_were_exchanged_under_the_matrices_are_refused(volume):
     header, first, second, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([header, second, first, *rest]))
     _, error = score(volume, "voting")
-    assert (error.exit_code, error.problem) == (5, "the manifest beside its matrices is not the tileset's")
+    assert (error.exit_code, error.problem) == (5, "its manifest.csv changed after it was added")
 
 
 def test_non_finite_and_all_zero_rows_cannot_get_in(volume):

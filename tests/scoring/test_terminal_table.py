@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,8 +70,8 @@ def test_imports_are_marked_external_and_embedded_ones_are_not(said):
 
 def test_what_is_undefined_is_an_ellipsis_and_a_note_says_whose_it_is(said):
     flat = said[4].replace("(external)", "").split()
-    assert flat[1:4] == ["…", "…", "…"]
-    assert "…" not in flat[4:]
+    assert flat[1:5] == ["–", "–", "–", "–"]
+    assert "–" not in flat[5:]
     assert "  note: no CRoMa at m = 5: Flat; the errors say why" in said
 
 
@@ -78,7 +79,19 @@ def test_columns_are_right_aligned_under_their_names_in_ranked_and_control_rows_
     header, rows = said[1], [*said[2:5], *said[6:8]]
     assert {len(line) for line in (header, *rows)} == {len(header)}
     assert all(unicodedata.east_asian_width(c) not in "WF" for line in rows for c in line)
-    names = ["encoder", "CRoMa median", "LTM10", "F(0)", "RI", "MaRI", "tau", "support", "bio", "confounder"]
+    names = [
+        "encoder",
+        "CRoMa median",
+        "95 % interval",
+        "LTM10",
+        "F(0)",
+        "RI",
+        "MaRI",
+        "tau",
+        "support",
+        "bio",
+        "confounder",
+    ]
     ends = [header.index(name) + len(name) for name in names[1:]]
     assert header.split("  ")[1] == "encoder"
     for line in rows:
@@ -94,6 +107,8 @@ def test_shown_figures_are_the_written_ones_rounded(shown):
     assert figures == [
         "Aa",
         f"{float(written['croma_median']):+.3f}",
+        f"[{float(written['croma_median_lo']):+.3f},",
+        f"{float(written['croma_median_hi']):+.3f}]",
         f"{float(written['croma_ltm10']):+.3f}",
         f"{float(written['croma_f0']):.3f}",
         f"{float(written['ri']):.3f}",
@@ -107,4 +122,6 @@ def test_shown_figures_are_the_written_ones_rounded(shown):
 
 
 def test_the_last_line_says_where_the_tables_are(said):
-    assert [line for line in said if line][-1] == "  written to metrics/median-k/voting"
+    last = [line for line in said if line][-1]
+    assert last.startswith("  written to ")
+    assert (Path(last.removeprefix("  written to ")) / "metrics.csv").is_file()

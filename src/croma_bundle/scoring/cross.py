@@ -1,14 +1,24 @@
-"""`cross_benchmark.csv`: encoders over several benchmarks, from their written `metrics.csv` alone."""
+"""`cross_benchmark.csv`: encoders over several benchmarks, from their written tables alone."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import hashlib
+import io
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from croma_bundle.durable import sha256_file, write_bytes
 from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all
 from croma_bundle.layout import Volume
+from croma_bundle.metrics.bootstrap import SEED, Interval, Replicates, bootstrap, rank_intervals
 from croma_bundle.metrics.ranking import Scores, Standing, standings
 from croma_bundle.tilemanifest.table import Table, csv_text, read_table
 
@@ -17,11 +27,12 @@ FIRST = ["encoder", "is_control", "on_frontier", "mean_rank", "croma_rank", "ltm
 
 @dataclass(frozen=True)
 class Cross:
-    """The table (header, rows), the ranked standings, and who was left out and why."""
+    """The table (header, rows), the ranked standings, their intervals of the mean rank, who was left out and why."""
 
     header: list[str]
     rows: list[list[object]]
     standings: list[Standing]
+    rank_intervals: dict[str, Interval]
     left_out: dict[str, str]
 
 
@@ -34,11 +45,14 @@ class _Row:
 def cross_benchmark(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> Cross:
     """Rank the encoders that every benchmark has; controls (of any benchmark) are listed below them without a rank.
 
+    Each benchmark's groups are resampled with the seed of its own run, for all its encoders alike.
+
     Raises:
         InputError: benchmarks that have not been scored under this protocol, or not at the same m.
-        ArtifactError: a `metrics.csv` that is not its run's.
+        ArtifactError: a `metrics.csv` or table of samples that is not its run's.
     """
-    tables = _read_all(volume, protocol, benchmarks)
+    runs = _read_runs(volume, protocol, benchmarks)
+    tables = {name: _read(volume, protocol, name, run["outputs"]["metrics.csv"]) for name, run in runs.items()}
     controls = {e for rows in tables.values() for e, row in rows.items() if row.is_control}
     ranked = {
         name: {e: row.scores for e, row in rows.items() if row.scores and e not in controls}
@@ -48,15 +62,19 @@ def cross_benchmark(volume: Volume, protocol: str, benchmarks: Sequence[str]) ->
     complete = [e for e in sorted(controls) if not _absence(e, tables)]
     everyone = {e for rows in tables.values() for e in rows}
     left_out = {e: _absence(e, tables) for e in sorted(everyone) if _absence(e, tables)}
+    names = sorted(s.encoder for s in placed)
+    cohorts = [_resampled(volume, protocol, name, run, names) for name, run in runs.items()] if names else []
+    within = rank_intervals(cohorts) if cohorts else {}
     body: list[list[object]] = [
-        [s.encoder, False, s.on_frontier, s.mean_rank, s.croma_rank, s.ltm10_rank, None, None] for s in placed
+        [s.encoder, False, s.on_frontier, s.mean_rank, s.croma_rank, s.ltm10_rank, *_ends(within[s.encoder])]
+        for s in placed
     ]
     body += [[e, True, None, None, None, None, None, None] for e in complete]
     for row in body:
         scores = [rows[str(row[0])].scores for rows in tables.values()]
         row += [value for s in scores if s for value in (s.croma_median, s.croma_ltm10)]
     header = [*FIRST, *(f"{name}_croma_{what}" for name in benchmarks for what in ("median", "ltm10"))]
-    return Cross(header, body, placed, left_out)
+    return Cross(header, body, placed, within, left_out)
 
 
 def write_cross(volume: Volume, protocol: str, cross: Cross) -> None:
@@ -68,7 +86,8 @@ def is_scored(volume: Volume, protocol: str, benchmark: str) -> bool:
     return (volume.metrics(protocol, benchmark) / "run.json").exists()
 
 
-def _read_all(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> dict[str, dict[str, _Row]]:
+def _read_runs(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The `run.json` of each; raises unless all are scored, and at one m."""
     subject = f"cross-benchmark table ({protocol})"
     faults: list[BundleError] = []
     for name in benchmarks:
@@ -82,15 +101,17 @@ def _read_all(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> dict[
         found = ", ".join(f"{name} at m = {m}" for name, m in depths.items())
         then = f"croma-bundle score --protocol {protocol} --benchmark {','.join(benchmarks)} --m {max(depths.values())}"
         raise InputError(subject, "its benchmarks were scored at different m", wanted="one m", found=found, then=then)
-    return {name: _read(volume, protocol, name, run["outputs"]["metrics.csv"]) for name, run in runs.items()}
+    return runs
+
+
+def _ends(interval: Interval) -> tuple[float, float]:
+    return interval.lo, interval.hi
 
 
 def _read(volume: Volume, protocol: str, benchmark: str, sha256: str) -> dict[str, _Row]:
     path = volume.metrics(protocol, benchmark) / "metrics.csv"
     if not path.exists() or sha256_file(path) != sha256:
-        where = volume.relative(path)
-        then = f"croma-bundle score --protocol {protocol} --benchmark {benchmark}"
-        raise ArtifactError(where, "it is not the table that its run.json states", wanted=sha256, then=then)
+        raise _not_the_runs(volume.relative(path), protocol, benchmark, sha256)
     table: Table = read_table(path, ("encoder", "is_control", "croma_median", "croma_ltm10"))
     rows = {}
     for row in table.rows:
@@ -100,6 +121,47 @@ def _read(volume: Volume, protocol: str, benchmark: str, sha256: str) -> dict[st
             scores = Scores(float(cell["croma_median"]), float(cell["croma_ltm10"]))
         rows[cell["encoder"]] = _Row(cell["is_control"] == "true", scores)
     return rows
+
+
+def _not_the_runs(where: str, protocol: str, benchmark: str, sha256: str) -> ArtifactError:
+    then = f"croma-bundle score --protocol {protocol} --benchmark {benchmark}"
+    return ArtifactError(where, "it is not the table that its run.json states", wanted=sha256, then=then)
+
+
+def _resampled(
+    volume: Volume, protocol: str, benchmark: str, run: Mapping[str, Any], encoders: Sequence[str]
+) -> dict[str, Replicates]:
+    """The bootstrap of these encoders on one benchmark, from the margins that its run wrote."""
+    replay, outputs = run["replay"], run["outputs"]
+    margins, text = dict[str, npt.NDArray[np.float64]](), ""
+    for encoder in encoders:
+        text = _samples(volume, protocol, benchmark, encoder, outputs.get(f"per_sample/{encoder}.csv", ""))
+        margins[encoder] = _column(text, f"croma_m{replay['m']}")
+    units = list(csv.DictReader(io.StringIO(text, newline="")))  # the same for all encoders
+    groups, scopes = (np.array([unit[column] for unit in units]) for column in ("group_id", "subset"))
+    return bootstrap(margins, groups, scopes, seed=replay.get("seed", SEED))
+
+
+def _samples(volume: Volume, protocol: str, benchmark: str, encoder: str, sha256: str) -> str:
+    path = volume.metrics(protocol, benchmark) / "per_sample" / f"{encoder}.csv.gz"
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        content = b""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise _not_the_runs(volume.relative(path), protocol, benchmark, sha256)
+    return content.decode()
+
+
+def _column(text: str, name: str) -> npt.NDArray[np.float64]:
+    """One column of numbers of a table of samples."""
+    header = text.split("\n", 1)[0].split(",")
+    where = header.index(name)
+    with io.StringIO(text) as lines:
+        found: npt.NDArray[np.float64] = np.loadtxt(
+            lines, delimiter=",", skiprows=1, usecols=where, quotechar='"', comments=None, ndmin=1
+        )
+    return found
 
 
 def _absence(encoder: str, tables: Mapping[str, Mapping[str, _Row]]) -> str:

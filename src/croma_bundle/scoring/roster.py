@@ -20,7 +20,8 @@ from croma_bundle.manifests.models import Encoder
 
 @dataclass(frozen=True)
 class Member:
-    """An embedding that may be scored: its sidecar, its mapped matrix, and its declaration (None: external)."""
+    """An embedding that may be scored: its sidecar, its mapped matrix, and its declaration (None: an import under a
+    name that is not declared)."""
 
     name: str
     sidecar: dict[str, Any]
@@ -34,11 +35,11 @@ class Member:
 
     @property
     def is_control(self) -> bool:
-        return self.entry.control if self.entry else bool(self.sidecar["control"])
+        return bool(self.sidecar["control"]) or (self.entry is not None and self.entry.control)
 
     @property
     def votes(self) -> bool:
-        """Whether it has a say in the shared k: imports do, declared encoders as declared."""
+        """Whether it has a say in the shared k: declared names as declared, other imports always."""
         return self.entry.votes if self.entry else True
 
 
@@ -68,7 +69,7 @@ def load_roster(
             continue
         try:
             sidecar, matrix = verify_pair(volume, tileset, name)
-            entry = None if is_external(sidecar) else _declared(catalogue, name, subject)
+            entry = catalogue.encoders.get(name) if is_external(sidecar) else _declared(catalogue, name, subject)
             _require_rows_and_pixels(sidecar, subject, fingerprint, pixels_sha256)
         except BundleError as fault:
             faults.append(fault)

@@ -18,6 +18,7 @@ from croma_bundle.progress import Reporter
 from croma_bundle.scoring.cross import cross_benchmark, is_scored, write_cross
 from croma_bundle.scoring.roster import Member, load_roster
 from croma_bundle.scoring.score import BenchmarkScore, Knobs, score_benchmark
+from croma_bundle.scoring.survey_cache import SurveyCache
 from croma_bundle.scoring.tables import METRICS, as_records, metrics_rows
 from croma_bundle.scoring.terminal import benchmark_text, cross_text
 from croma_bundle.scoring.view import View, build_view
@@ -120,7 +121,8 @@ def _score_one(
     if not members:
         raise_all(refused)
     protocol = request.knobs.protocol or benchmark.protocol
-    score = score_benchmark(view, members, protocol, request.knobs, reporter)
+    cache = SurveyCache(volume, tileset.name, view.sha256())
+    score = score_benchmark(view, members, protocol, request.knobs, reporter, cache)
     folder = volume.metrics(protocol, benchmark.name, override)
     inputs = _inputs(volume, view, tileset, fingerprint, pixels, members)
     write_score(volume, score, inputs, folder, request.encoders, refused)
@@ -172,7 +174,7 @@ def _show(
     text = benchmark_text(score)
     if refused:
         text += f"\n  note: {len(refused)} refused, see the errors: {some([fault.subject for fault in refused])}"
-    where = volume.relative(folder)
+    where = volume.shown(folder)
     reporter.result(
         f"{text}\n  written to {where}\n", "scored", folder=where, rows=as_records(METRICS, metrics_rows(score))
     )
@@ -199,7 +201,7 @@ def _cross(
     except BundleError as fault:
         return [fault]
     write_cross(volume, protocol, cross)
-    where = volume.relative(volume.cross_benchmark(protocol))
+    where = volume.shown(volume.cross_benchmark(protocol))
     text = f"{cross_text(cross, protocol, names)}\n  written to {where}\n"
     reporter.result(text, "cross", file=where, rows=as_records(cross.header, cross.rows), left_out=cross.left_out)
     return []

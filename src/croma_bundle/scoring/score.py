@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from croma_bundle.errors import BundleError, CohortError, raise_all
-from croma_bundle.metrics.arrangement import BLOCK
+from croma_bundle.errors import BundleError, CohortError, raise_all, some
+from croma_bundle.metrics.bootstrap import SEED, Replicates, bootstrap
 from croma_bundle.metrics.cohort import Cohort
 from croma_bundle.metrics.operating_k import k_grid, shared_k
 from croma_bundle.metrics.survey import (
@@ -27,7 +28,9 @@ from croma_bundle.metrics.survey import (
     sweep_m,
 )
 from croma_bundle.progress import Reporter
+from croma_bundle.scoring.memory import Plan, gigabytes, half_of_free, plan
 from croma_bundle.scoring.roster import Member
+from croma_bundle.scoring.survey_cache import SurveyCache
 from croma_bundle.scoring.view import View
 
 
@@ -35,8 +38,8 @@ from croma_bundle.scoring.view import View
 class Knobs:
     """What a run may be asked to do differently from the benchmark's declaration; None keeps the declaration.
 
-    `k` and `tau` pin the operating point for every encoder. `block`, `hold` and `threads`
-    (see `metrics.neighbours`) bound memory and time, and change no result.
+    `k` and `tau` pin the operating point for every encoder; `seed` is the bootstrap's. `block`, `hold`, `threads` (see
+    `metrics.neighbours`) and `memory_limit` (bytes; None: half of what is free) change no result.
     """
 
     protocol: str | None = None
@@ -45,9 +48,11 @@ class Knobs:
     k: int | None = None
     tau: float | None = None
     m: int = HEADLINE_M
-    block: int = BLOCK
-    hold: bool = True
+    seed: int = SEED
+    block: int | None = None
+    hold: bool | None = None
     threads: int | None = None
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +72,8 @@ class EncoderScore:
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkScore:
-    """A scored benchmark: its rows, its encoders in name order, and how k came about."""
+    """A scored benchmark: its rows, its encoders in name order, how k came about, and the bootstrap of those with
+    CRoMa."""
 
     view: View
     cohort: Cohort
@@ -77,18 +83,29 @@ class BenchmarkScore:
     panel: tuple[str, ...]
     panel_rule: str
     encoders: list[EncoderScore]
+    replicates: dict[str, Replicates]
     refused: list[BundleError] = field(default_factory=list)
 
     @property
     def faults(self) -> list[BundleError]:
-        """Encoders that could not be scored, then those whose CRoMa is undefined."""
-        return [*self.refused, *(score.fault for score in self.encoders if score.fault)]
+        """Encoders that could not be scored, then those whose CRoMa is undefined; once where all share one cause."""
+        undefined = [score.fault for score in self.encoders if score.fault]
+        causes = {(fault.problem, fault.found) for fault in undefined}
+        if len(undefined) == len(self.encoders) > 1 and len(causes) == 1:
+            undefined = [copy.copy(undefined[0])]
+            undefined[0].subject = f"{_benchmark(self.view)} · {some([e.member.name for e in self.encoders])}"
+        return [*self.refused, *undefined]
 
 
 def score_benchmark(
-    view: View, members: Sequence[Member], protocol: str, knobs: Knobs, reporter: Reporter
+    view: View,
+    members: Sequence[Member],
+    protocol: str,
+    knobs: Knobs,
+    reporter: Reporter,
+    cache: SurveyCache | None = None,
 ) -> BenchmarkScore:
-    """Score all members on one view.
+    """Score all members on one view; with a cache, only what it does not hold is surveyed.
 
     Raises:
         CohortError: the cohort cannot be scored, or no encoder can.
@@ -96,7 +113,7 @@ def score_benchmark(
     cohort = view.cohort()
     for subset, reason in cohort.incomplete:
         reporter.warn(f"{view.benchmark.name}: subset {subset} is not scored: {reason}")
-    surveys, refused = _survey_all(view, cohort, members, knobs, reporter)
+    surveys, refused = _survey_all(view, cohort, members, knobs, reporter, cache)
     if not surveys:
         _nothing_scored(view, refused)
     k, panel, rule = _operating_k(surveys, members, protocol, knobs)
@@ -105,33 +122,61 @@ def score_benchmark(
         if member.name in surveys:
             found = surveys[member.name]
             scores.append(_score_one(view, member, found, k if k is not None else found.k_star, knobs))
-    return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, refused)
+    replicates = _bootstrap(cohort, scores, knobs.seed)
+    return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, replicates, refused)
 
 
 def _survey_all(
-    view: View, cohort: Cohort, members: Sequence[Member], knobs: Knobs, reporter: Reporter
+    view: View,
+    cohort: Cohort,
+    members: Sequence[Member],
+    knobs: Knobs,
+    reporter: Reporter,
+    cache: SurveyCache | None,
 ) -> tuple[dict[str, Survey], list[BundleError]]:
     declared = view.benchmark
-    grid = k_grid(knobs.k_grid or declared.k_grid, knobs.k_max or declared.k_max)
+    k_max = min(knobs.k_max or declared.k_max, max(2, len(view.rows)))  # a k needs more rows than k
+    grid = k_grid(knobs.k_grid or declared.k_grid, k_max)
     extra = () if knobs.k is None else (knobs.k,)
     surveys, faults = dict[str, Survey](), list[BundleError]()
+    way = _plan(view, members, knobs, max(*grid, *extra), reporter)
     for member in reporter.track(members, len(members), f"{declared.name}: encoders"):
+        kept = cache.load(member, cohort, grid, extra) if cache else None
+        if kept is not None:
+            surveys[member.name] = kept
+            continue
         try:
-            surveys[member.name] = survey(
+            found = survey(
                 member.matrix,
                 cohort,
                 grid=grid,
                 extra_k=extra,
                 m_max=M_MAX,
                 rows=view.rows,
-                block=knobs.block,
-                hold=knobs.hold,
-                threads=knobs.threads,
+                block=knobs.block or way.block,
+                hold=way.hold if knobs.hold is None else knobs.hold,
+                threads=way.threads,
+                progress=reporter.ticker(f"{_benchmark(view)} · {member.name}"),
             )
+            surveys[member.name] = found
+            if cache:
+                cache.store(member, found, grid, extra)
         except CohortError as fault:
             fault.subject = f"{declared.name} · {member.name}"
             faults.append(fault)
     return surveys, faults
+
+
+def _plan(view: View, members: Sequence[Member], knobs: Knobs, k: int, reporter: Reporter) -> Plan:
+    """How to survey the widest of the members within the memory limit; says what it takes."""
+    subject = f"benchmark {view.benchmark.name}"
+    limit = half_of_free() if knobs.memory_limit is None else knobs.memory_limit
+    width = max(member.matrix.shape[1] for member in members)
+    size = {"rows": len(view.rows), "width": width, "itemsize": 4, "k": k, "m": M_MAX}
+    chosen = plan(limit, subject, **size, threads=knobs.threads)
+    how = "" if chosen.hold else ", block by block to fit, which is slower"
+    reporter.say(f"{subject}: about {gigabytes(chosen.needed)} of {gigabytes(limit)} allowed{how}", "memory")
+    return chosen
 
 
 def _operating_k(
@@ -151,7 +196,7 @@ def _operating_k(
 
 
 def _score_one(view: View, member: Member, found: Survey, k: int, knobs: Knobs) -> EncoderScore:
-    subject = f"{view.benchmark.name} · {member.name}"
+    subject = f"{_benchmark(view)} · {member.name}"
     point = operate(found, k, tau=knobs.tau)
     rows, units, end = sweep_m(found, subject)
     margin, fault = None, None
@@ -159,7 +204,27 @@ def _score_one(view: View, member: Member, found: Survey, k: int, knobs: Knobs) 
         margin = margins(found, subject, knobs.m)
     except CohortError as error:
         fault = error
+        fault.then = _next_m(view, [row.m for row in rows if row.m < knobs.m])
     return EncoderScore(member, found, point, sweep_k(found, k, point.tau), rows, end, units, margin, fault)
+
+
+def _bootstrap(cohort: Cohort, scores: Sequence[EncoderScore], seed: int) -> dict[str, Replicates]:
+    groups = np.concatenate([cohort.groups[scope.rows] for scope in cohort.scopes])
+    scopes = np.repeat(np.arange(len(cohort.scopes)), [len(scope.rows) for scope in cohort.scopes])
+    return bootstrap({s.member.name: s.margin.units for s in scores if s.margin}, groups, scopes, seed=seed)
+
+
+def _benchmark(view: View) -> str:
+    """The benchmark's name, with the confounder where that is not the declared one."""
+    declared = view.benchmark.confounder in (None, view.confounder)
+    return view.benchmark.name if declared else f"{view.benchmark.name}@{view.confounder}"
+
+
+def _next_m(view: View, smaller: Sequence[int]) -> str:
+    """What to do about a CRoMa that is undefined at the asked m."""
+    if smaller:
+        return f"croma-bundle score --benchmark {view.benchmark.name} --m {smaller[-1]}   # every unit supports that"
+    return "No smaller m is supported either: leave out, or fill, the cells whose rows lack neighbours."
 
 
 def _nothing_scored(view: View, faults: list[BundleError]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
+from croma_bundle.metrics.bootstrap import Replicates, interval, win_rate
+from croma_bundle.metrics.ranking import resolvable
 from croma_bundle.metrics.survey import M_MAX
 from croma_bundle.metrics.tail import ALPHA
 from croma_bundle.scoring.score import BenchmarkScore, EncoderScore
@@ -58,6 +61,9 @@ PER_SAMPLE = [
     *["row", "sample_id", "subset", "group_id", "label", "confounder", "ri", "mari", "undefined"],
     *(f"croma_m{m}" for m in range(1, M_MAX + 1)),
 ]
+PAIRWISE = [
+    *["benchmark", "a", "b", "win_rate_median", "win_rate_ltm10", "resolvable_median", "resolvable_ltm10"],
+]
 
 Rows = list[list[Any]]
 
@@ -97,6 +103,18 @@ def per_sample_rows(score: BenchmarkScore, encoder: EncoderScore) -> Rows:
     return rows
 
 
+def pairwise_rows(score: BenchmarkScore) -> Rows:
+    """One row per pair of ranked encoders that have CRoMa, a before b in name order; a win is a's, strict."""
+    rows: Rows = []
+    ranked = [(e.member.name, e.margin) for e in score.encoders if e.margin and not e.member.is_control]
+    for (a, of_a), (b, of_b) in combinations(sorted(ranked, key=lambda pair: pair[0]), 2):
+        one, other = score.replicates[a], score.replicates[b]
+        wins = [win_rate(one.median, other.median), win_rate(one.ltm10, other.ltm10)]
+        apart = [resolvable(of_a.median, of_b.median), resolvable(of_a.ltm10, of_b.ltm10)]
+        rows.append([score.view.benchmark.name, a, b, *wins, *apart])
+    return rows
+
+
 def as_records(header: Sequence[str], rows: Rows) -> list[dict[str, Any]]:
     """The same table for JSON: one object per row, null where a value does not exist."""
     return [{name: None if value != value else value for name, value in zip(header, row, strict=True)} for row in rows]
@@ -104,6 +122,15 @@ def as_records(header: Sequence[str], rows: Rows) -> list[dict[str, Any]]:
 
 def _key(score: BenchmarkScore, encoder: EncoderScore) -> list[str]:
     return [score.view.benchmark.name, encoder.member.name, score.view.confounder]
+
+
+def _intervals(replicates: Replicates | None) -> dict[str, float | None]:
+    cells: dict[str, float | None] = {}
+    for what in ("median", "ltm10", "f0"):
+        found = interval(getattr(replicates, what)) if replicates else None
+        cells[f"croma_{what}_lo"] = found.lo if found else None
+        cells[f"croma_{what}_hi"] = found.hi if found else None
+    return cells
 
 
 def _metrics(score: BenchmarkScore, encoder: EncoderScore) -> Mapping[str, Any]:
@@ -115,7 +142,6 @@ def _metrics(score: BenchmarkScore, encoder: EncoderScore) -> Mapping[str, Any]:
         "croma_ltm10": margin.ltm10 if margin else None,
         "croma_f0": margin.f0 if margin else None,
     }
-    intervals = {f"{name}_{end}": None for name in ("croma_median", "croma_ltm10", "croma_f0") for end in ("lo", "hi")}
     exposed = score.view.benchmark.tileset in member.entry.exposed if member.entry else None
     return {
         "benchmark": score.view.benchmark.name,
@@ -136,7 +162,7 @@ def _metrics(score: BenchmarkScore, encoder: EncoderScore) -> Mapping[str, Any]:
         "oo_undefined": point.oo_undefined,
         "mixed_undefined": point.mixed_undefined,
         **tail,
-        **intervals,
+        **_intervals(score.replicates.get(member.name)),
         "m": score.knobs.m,
         "alpha": ALPHA,
         "n_units": point.n_units,

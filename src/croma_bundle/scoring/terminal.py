@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from itertools import combinations
 
+from croma_bundle.errors import some
+from croma_bundle.metrics.bootstrap import interval
+from croma_bundle.metrics.ranking import resolvable
 from croma_bundle.scoring.cross import Cross
 from croma_bundle.scoring.score import BenchmarkScore, EncoderScore
 
-MISSING = "…"
+MISSING = "–"
 NOBODY = "  (no encoder to rank)"
+INTERVAL = "95 % interval"
+"""The column of the median's, left out on a terminal that is too narrow for it."""
+ANY_WIDTH = 1_000
 Cell = Callable[[EncoderScore], str]
 
 
@@ -18,6 +26,9 @@ def benchmark_text(score: BenchmarkScore) -> str:
     controls = [e for e in score.encoders if e.member.is_control]
     columns = _columns(score)
     lines = aligned([list(columns), *_cells(ranked, columns), *_cells(controls, columns)])
+    if len(lines[0]) > _width():
+        del columns[INTERVAL]
+        lines = aligned([list(columns), *_cells(ranked, columns), *_cells(controls, columns)])
     body = [lines[0], *lines[1 : 1 + len(ranked)]]
     if not ranked:
         body.append(NOBODY)
@@ -29,10 +40,12 @@ def benchmark_text(score: BenchmarkScore) -> str:
 def cross_text(cross: Cross, protocol: str, benchmarks: Sequence[str]) -> str:
     """The cross-benchmark table, best mean rank first; frontier members carry a star, ties an equals sign."""
     ranks = [s.mean_rank for s in cross.standings]
-    rows = [["", "encoder", "mean rank", "CRoMa rank", "LTM10 rank"]]
+    rows = [["", "encoder", "mean rank", INTERVAL, "CRoMa rank", "LTM10 rank"]]
     for s in cross.standings:
+        within = cross.rank_intervals[s.encoder]
         star, tie = "*" if s.on_frontier else "", "=" if ranks.count(s.mean_rank) > 1 else ""
-        rows.append([star, s.encoder, f"{tie}{s.mean_rank:.2f}", f"{s.croma_rank:.2f}", f"{s.ltm10_rank:.2f}"])
+        means = [f"{tie}{s.mean_rank:.2f}", f"[{within.lo:.2f}, {within.hi:.2f}]"]
+        rows.append([star, s.encoder, *means, f"{s.croma_rank:.2f}", f"{s.ltm10_rank:.2f}"])
     controls = [str(row[0]) for row in cross.rows if row[1]]
     nobody = [] if cross.standings else [NOBODY]
     lines = [f"over {', '.join(benchmarks)} · {protocol} · * Pareto frontier", *aligned(rows), *nobody]
@@ -57,6 +70,7 @@ def _columns(score: BenchmarkScore) -> dict[str, Cell]:
         "encoder": lambda e: e.member.name + (" (external)" if e.member.external else ""),
         **own_k,
         "CRoMa median": lambda e: f"{e.margin.median:+.3f}" if e.margin else MISSING,
+        INTERVAL: lambda e: _of_median(score, e),
         "LTM10": lambda e: f"{e.margin.ltm10:+.3f}" if e.margin else MISSING,
         "F(0)": lambda e: f"{e.margin.f0:.3f}" if e.margin else MISSING,
         "RI": lambda e: f"{e.point.ri:.3f}",
@@ -66,6 +80,21 @@ def _columns(score: BenchmarkScore) -> dict[str, Cell]:
         "bio": lambda e: f"{e.point.bio_bacc:.3f}",
         "confounder": lambda e: f"{e.point.conf_bacc:.3f}",
     }
+
+
+def _width() -> int:
+    """Columns of the terminal; without one, nothing is too wide. COLUMNS of a parent's terminal does not count."""
+    try:
+        return os.get_terminal_size().columns or ANY_WIDTH
+    except OSError:
+        return ANY_WIDTH
+
+
+def _of_median(score: BenchmarkScore, encoder: EncoderScore) -> str:
+    if encoder.member.name not in score.replicates:
+        return MISSING
+    found = interval(score.replicates[encoder.member.name].median)
+    return f"[{found.lo:+.3f}, {found.hi:+.3f}]"
 
 
 def _cells(encoders: Sequence[EncoderScore], columns: dict[str, Cell]) -> list[list[str]]:
@@ -82,7 +111,8 @@ def _headline(score: BenchmarkScore) -> str:
 
 
 def _footnotes(score: BenchmarkScore) -> list[str]:
-    notes = [f"{e.member.name}: {e.point.tau_note}" for e in score.encoders if e.point.tau_note]
+    notes = _pairs(score)
+    notes += [f"{e.member.name}: {e.point.tau_note}" for e in score.encoders if e.point.tau_note]
     if undefined := [e.member.name for e in score.encoders if e.margin is None]:
         notes.append(f"no CRoMa at m = {score.knobs.m}: {', '.join(undefined)}; the errors say why")
     notes += [f"subset {name} is not scored: {reason}" for name, reason in score.cohort.incomplete]
@@ -90,3 +120,15 @@ def _footnotes(score: BenchmarkScore) -> list[str]:
     if capped:
         notes.append(f"up to {max(capped):,} rows have fewer than k candidates; fewer neighbours are used for them")
     return [f"  note: {note}" for note in notes]
+
+
+def _pairs(score: BenchmarkScore) -> list[str]:
+    """How many ranked pairs the median cannot tell apart, and which, the best first; nothing where there is no pair."""
+    medians = {e.member.name: e.margin.median for e in score.encoders if e.margin and not e.member.is_control}
+    pairs = list(combinations(sorted(medians, key=lambda name: (-medians[name], name)), 2))
+    close = [f"{a} ~ {b}" for a, b in pairs if not resolvable(medians[a], medians[b])]
+    if not pairs:
+        return []
+    which = f": {some(close, 3)}" if close else ""
+    total = "1 ranked pair" if len(pairs) == 1 else f"{len(pairs):,} ranked pairs"
+    return [f"{len(close):,} of {total} not resolvable on the CRoMa median{which}"]

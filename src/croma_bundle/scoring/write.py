@@ -19,11 +19,13 @@ from croma_bundle.scoring.tables import (
     K_SWEEP,
     M_SWEEP,
     METRICS,
+    PAIRWISE,
     PER_SAMPLE,
     as_records,
     k_sweep_rows,
     m_sweep_rows,
     metrics_rows,
+    pairwise_rows,
     per_sample_rows,
 )
 from croma_bundle.tilemanifest.table import csv_text
@@ -51,6 +53,8 @@ def write_score(
         "k_sweep.csv": csv_text(K_SWEEP, k_sweep_rows(score)).encode(),
         "m_sweep.csv": csv_text(M_SWEEP, m_sweep_rows(score)).encode(),
     }
+    if pairs := pairwise_rows(score):
+        contents["pairwise.csv"] = csv_text(PAIRWISE, pairs).encode()
     for encoder in score.encoders:
         name = f"per_sample/{encoder.member.name}.csv"
         contents[name] = csv_text(PER_SAMPLE, per_sample_rows(score, encoder)).encode()
@@ -63,6 +67,8 @@ def write_score(
             write_bytes(folder / f"{name}.gz", gzip.compress(content, mtime=0))
         else:
             write_bytes(folder / name, content)
+    if not pairs:
+        remove(folder / "pairwise.csv")
     for stale in (folder / "per_sample").glob("*.csv.gz"):
         if f"per_sample/{stale.name.removesuffix('.gz')}" not in contents:
             remove(stale)
@@ -91,6 +97,7 @@ def _run(
             "k": knobs.k,
             "tau": knobs.tau,
             "m": knobs.m,
+            "seed": knobs.seed,
         },
         "resolved": _resolved(score, refused),
         "versions": {"bundle": bundle_version(), "python": platform.python_version(), **versions(["numpy"])},
