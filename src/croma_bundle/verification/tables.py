@@ -113,16 +113,24 @@ def _key(row: Sequence[str]) -> str:
 
 
 def _read(path: Path) -> list[list[str]]:
-    """The rows of a table, header first; raises `InputError` where it is damaged."""
+    """The rows of a table file, header first; raises `InputError` where it is damaged."""
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        rows = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True))
-    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(str(path), "this table cannot be read", found=str(error)) from None
+    return read_text(content, str(path))
+
+
+def read_text(content: bytes, name: str) -> list[list[str]]:
+    """The rows of a table, header first; raises `InputError` where it is damaged."""
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True))
+    except (ValueError, csv.Error) as error:
+        raise InputError(name, "this table cannot be read", found=str(error)) from None
     if not rows:
-        raise InputError(str(path), "this table is empty", wanted="a header")
+        raise InputError(name, "this table is empty", wanted="a header")
     if ragged := [number for number, row in enumerate(rows) if len(row) != len(rows[0])]:
-        raise InputError(str(path), f"row {some(ragged)} has not the {len(rows[0])} values of its header")
+        raise InputError(name, f"row {some(ragged)} has not the {len(rows[0])} values of its header")
     return rows
