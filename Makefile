@@ -18,6 +18,8 @@ WORKERS ?=
 FORCE ?=
 PROTOCOL ?= median-k
 BENCHMARK ?=
+CONFOUNDER ?=
+M ?=
 RUNTIME ?= auto
 RESULTS ?= results/phantom
 
@@ -30,14 +32,14 @@ workers = $(if $(WORKERS),--workers $(WORKERS))
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo; echo "  Variables: TILESET FAMILY ENCODERS=A,B DEVICE WORKERS FORCE=1 PROTOCOL BENCHMARK=A,B RUNTIME=auto|docker|venv"
+	@echo; echo "  Variables: TILESET FAMILY ENCODERS=A,B DEVICE WORKERS FORCE=1 PROTOCOL BENCHMARK=A,B CONFOUNDER=A,B M=5 RUNTIME=auto|docker|venv"
 	@echo "             CROMA_VOLUME=$(CROMA_VOLUME)  PYTHON=$(PYTHON)"
 
 demo: $(BUNDLE) ## Phantom tiles → classical encoders → scores → compare with results/phantom (no Docker, GPU or download)
 	$(BUNDLE) tiles fetch phantom $(workers)
 	$(BUNDLE) embed --family classical --tileset phantom $(workers)
 	$(BUNDLE) score --benchmark phantom --protocol median-k
-	@$(BUNDLE) verify tables $(CROMA_VOLUME)/metrics/median-k/phantom $(RESULTS)
+	@$(BUNDLE) verify tables "$(CROMA_VOLUME)/metrics/median-k/phantom" "$(RESULTS)"
 
 test: $(TEST_VENV)/.ready ## Everything that needs neither an engine nor torch
 	$(TESTS) -n auto --dist loadfile -m "not containers" $(ARGS)
@@ -49,7 +51,7 @@ tiles: $(BUNDLE) ## Put a declared tileset on the volume (TILESET=phantom)
 
 embed: tiles ## Embed a tileset with a family's encoders (FAMILY=classical TILESET=phantom)
 	$(BUNDLE) embed --family $(FAMILY) --tileset $(TILESET) --device $(DEVICE) $(workers) \
-	  $(if $(ENCODERS),--encoders $(ENCODERS)) $(if $(FORCE),--force)
+	  $(if $(ENCODERS),--encoders $(ENCODERS)) $(if $(filter 1,$(FORCE)),--force)
 
 score: ## Score every embedded benchmark (PROTOCOL=median-k), in the scoring image where it is built, else in the venv
 	@case "$(RUNTIME)" in \
@@ -58,17 +60,25 @@ score: ## Score every embedded benchmark (PROTOCOL=median-k), in the scoring ima
 	  *) echo "error: RUNTIME=$(RUNTIME): wanted auto, docker or venv" >&2; exit 2 ;; \
 	esac; $(MAKE) score-$$use
 
+score_options = --protocol $(PROTOCOL) $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(if $(ENCODERS),--encoders $(ENCODERS)) \
+  $(if $(CONFOUNDER),--confounder $(CONFOUNDER)) $(if $(M),--m $(M))
+
 .PHONY: score-docker score-venv
 score-docker: engine volume-owner
+	@image=$$(docker compose config --images score); \
+	  of=$$(docker image inspect --format '{{index .Config.Labels "org.opencontainers.image.revision"}}' "$$image" 2>/dev/null || true); \
+	  echo "scoring in $$image, built from commit $${of:-unknown}" >&2; \
+	  [ -z "$$of" ] || [ "$$of" = "$(commit)" ] || echo "warning: this checkout is at $(commit); make images renews the image" >&2
 	CROMA_UID=$(uid) CROMA_GID=$(gid) docker compose run --rm score \
-	  --protocol $(PROTOCOL) $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(if $(ENCODERS),--encoders $(ENCODERS))
+	  $(score_options)
 
 score-venv: $(BUNDLE)
 	@echo "scoring in $(VENV), without network isolation (RUNTIME=docker for the image)" >&2
-	$(BUNDLE) score --protocol $(PROTOCOL) $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(if $(ENCODERS),--encoders $(ENCODERS))
+	$(BUNDLE) score $(score_options)
 
-verify: $(BUNDLE) ## Re-hash every artifact on the volume
+verify: $(BUNDLE) ## Re-hash every artifact on the volume, then compare what is scored with the published figures
 	$(BUNDLE) verify artifacts
+	$(BUNDLE) verify published --if-scored
 
 status: $(BUNDLE) ## What is declared, embedded, missing
 	$(BUNDLE) status
@@ -85,6 +95,10 @@ test-containers: engine $(TEST_VENV)/.ready ## The tests that need a Docker engi
 	$(TESTS) -m containers tests/containers $(ARGS)
 
 ##@ Development
+.PHONY: bench
+bench: $(TEST_VENV)/.ready ## Time the scorer beside croma and the matrix product (about 15 minutes; ARGS="tcga --no-croma")
+	$(TEST_VENV)/bin/python benchmarks/score.py $(ARGS)
+
 .PHONY: lint format docs lock results clean engine volume-owner
 lint: $(TEST_VENV)/.ready ## ruff and mypy
 	$(TEST_VENV)/bin/ruff check .
@@ -106,8 +120,9 @@ lock: ## Renew the locks (needs uv); UPGRADE=1 takes newer releases
 	$(LOCK) $(if $(UPGRADE),--upgrade) images/score/build.in -o images/score/build.lock
 
 results: $(BUNDLE) ## Renew results/phantom from the volume's scores of the phantom (say why in the commit)
-	rm -f $(RESULTS)/*.csv $(RESULTS)/run.json
-	cp $(CROMA_VOLUME)/metrics/median-k/phantom/{*.csv,run.json} $(RESULTS)/
+	@test -s "$(CROMA_VOLUME)/metrics/median-k/phantom/run.json" || { echo "error: the phantom is not scored: make demo" >&2; exit 3; }
+	rm -f "$(RESULTS)"/*.csv "$(RESULTS)/run.json"
+	cp "$(CROMA_VOLUME)"/metrics/median-k/phantom/{*.csv,run.json} "$(RESULTS)/"
 
 clean: ## Remove the venvs and caches, not the volume
 	rm -rf .venv .venv-test .cache .mypy_cache .ruff_cache .pytest_cache build dist
@@ -116,6 +131,8 @@ clean: ## Remove the venvs and caches, not the volume
 define venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); Python 3.11 or newer is needed: make PYTHON=python3.12 …" >&2; exit 4; }
+	@[ ! -e "$(1)" ] || [ -e "$(1)/pyvenv.cfg" ] || [ -z "$$(ls -A "$(1)")" ] || \
+	  { echo "error: $(1) exists and is no virtual environment; it would be erased. Name another folder: make VENV=…" >&2; exit 2; }
 	@$(PYTHON) -m venv --clear $(1) || { echo "error: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 4; }
 	@echo "installing $(2) into $(1)"
 	@$(1)/bin/python -m pip install --disable-pip-version-check -q --require-hashes --only-binary :all: -r $(2)

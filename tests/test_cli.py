@@ -77,7 +77,7 @@ def test_the_commands_are_these():
     assert set(LEAVES) == {
         *("list", "status", "embed", "import", "score"),
         *("tiles fetch", "tiles add", "tiles phantom", "tiles export-view"),
-        *("verify artifacts", "verify tables"),
+        *("verify artifacts", "verify published", "verify run", "verify tables"),
     }
 
 
@@ -184,6 +184,8 @@ def test_every_command_speaks_json_alone_when_asked(tmp_path):
         "score": "score --benchmark mine --encoders Thumbnail,Other --cross mine",
         "tiles export-view": "tiles export-view mine --output view.csv",
         "verify artifacts": "verify artifacts",
+        "verify published": "verify published --if-scored",
+        "verify run": f"verify run {metrics}",
         "verify tables": f"verify tables {metrics} {metrics}",
     }
     assert set(steps) == set(LEAVES)
@@ -374,7 +376,9 @@ def test_ctrl_c_exits_130_without_a_traceback_and_leaves_nothing_half_done(slow,
         assert json.loads(stdout.splitlines()[-1]) == {"event": "error", "text": "interrupted", "exit_code": 130}
         assert stderr.strip() == ""
     else:
-        assert (stdout, stderr.split()) == ("", ["interrupted"])
+        estimate, *rest = stderr.split("\n", 1)
+        assert estimate.startswith("benchmark slow: about ")
+        assert (stdout, "".join(rest).split()) == ("", ["interrupted"])
     assert "Traceback" not in stderr
     assert not list((slow.root / "metrics").rglob("*.json"))
 

@@ -45,7 +45,7 @@ def test_the_phantom_runs_end_to_end_and_a_second_run_skips_what_is_there(volume
         ("true", "false", "cpu", "54")
     }
     before = {path: path.read_bytes() for path in volume.embeddings("small").glob("*.npy*")}
-    assert all(": skipped, it is there" in line for line in embed(cli, "small"))
+    assert all(": up to date, skipped" in line for line in embed(cli, "small"))
     assert before == {path: path.read_bytes() for path in volume.embeddings("small").glob("*.npy*")}
     assert "54 tiles are there" in cli("tiles", "fetch", "small").stderr
     tables = volume.root / "metrics/median-k/small"

@@ -35,7 +35,14 @@ def test_the_wheel_holds_the_package_and_the_manifests_and_nothing_else(wheel: P
     tables = [p.relative_to(ROOT / "manifests") for p in ROOT.glob("manifests/**/*.toml")]
     manifests = {f"croma_bundle/_manifests/{path}" for path in tables}
     assert len(manifests) >= 3
-    assert names == source | manifests
+    published = {"croma_bundle/_published/panel.csv", "croma_bundle/_published/PROVENANCE.json"}
+    assert names == source | manifests | published
+
+
+def test_the_wheel_s_published_figures_are_the_checkout_s(wheel: Path):
+    archive = zipfile.ZipFile(wheel)
+    for name, path in (("panel.csv", "published/panel.csv"), ("PROVENANCE.json", "PROVENANCE.json")):
+        assert archive.read(f"croma_bundle/_published/{name}") == (ROOT / "results" / path).read_bytes()
 
 
 def test_the_wheel_finds_its_manifests_without_the_checkout(wheel: Path, tmp_path: Path):
@@ -51,6 +58,15 @@ def test_the_wheel_finds_its_manifests_without_the_checkout(wheel: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "site") in done.stdout
     assert re.search(r"^phantom +phantom ", done.stdout, re.MULTILINE)
+
+
+def test_the_wheel_finds_its_published_figures_without_the_checkout(wheel: Path, tmp_path: Path):
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import croma_bundle.verification.panel as p; print(p.figures_path(), len(p.load_panel().figures))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(tmp_path / "site/croma_bundle/_published/panel.csv"), "7"]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: str(lock.relative_to(ROOT)))

@@ -51,8 +51,8 @@ def test_the_whole_pack_gives_ri_but_is_refused_croma_by_name_for_want_of_neighb
     cli("tiles", "add", "tcga", "--manifest", pack / "manifest.csv")
     cli("embed", "--encoders", "ColourStatistics,Thumbnail", "--tileset", "tcga")
     done = cli("score", "--benchmark", "tcga", exits=3)
-    for encoder in ("ColourStatistics", "Thumbnail"):
-        assert f"error: tcga · {encoder}: no CRoMa at m = 5" in done.stderr
+    assert "error: tcga · ColourStatistics, Thumbnail: no CRoMa at m = 5" in done.stderr
+    assert "No smaller m is supported either" in done.stderr  # some tiles have no neighbour of a type at all
     counts = f"{lacking_so} of {len(rows)} samples lack 5 SO neighbours, {lacking_os} of {len(rows)} samples lack 5 OS"
     assert counts in done.stderr
     table = read(volume.metrics("median-k", "tcga") / "metrics.csv")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -113,7 +115,7 @@ def cli(ctx: click.Context, volume: Path, as_json: bool) -> None:
 @click.argument("what", type=click.Choice(["encoders", "tilesets", "benchmarks"]))
 @pass_context
 def list_(context: Context, what: str) -> None:
-    """What is declared: encoders, tilesets or benchmarks, and where."""
+    """What is declared: encoders, tilesets or benchmarks."""
     from croma_bundle.inventory import declared_text
 
     text, rows = declared_text(context.catalogue, what)
@@ -123,7 +125,7 @@ def list_(context: Context, what: str) -> None:
 @cli.command()
 @pass_context
 def status(context: Context) -> None:
-    """What is on the volume: tilesets, what is embedded or missing for each, gated and unpinned encoders."""
+    """What is on the volume: tilesets, and what is embedded or missing for each."""
     from croma_bundle.inventory import status_text
 
     text, rows = status_text(context.volume, context.catalogue)
@@ -146,7 +148,7 @@ def tiles_fetch(context: Context, tileset: str, workers: int | None) -> None:
 
     entry = context.catalogue.tileset(tileset)
     manifest = fetch(context.volume, entry, default_workers() if workers is None else workers, context.reporter)
-    where = context.volume.relative(context.volume.tileset(tileset))
+    where = context.volume.shown(context.volume.tileset(tileset))
     context.reporter.result(f"tileset {tileset}: {len(manifest):,} tiles in {where}", "tileset", tiles=len(manifest))
 
 
@@ -193,24 +195,34 @@ def tiles_add(
         workers=default_workers() if workers is None else workers,
         reporter=context.reporter,
     )
-    groups = len(set(manifest.column("group_id")))
-    context.reporter.result(
-        f"tileset {name}: {len(manifest):,} tiles of {groups:,} groups, confounder {confounder}, design {design}",
-        "tileset",
-        name=name,
-        tiles=len(manifest),
-    )
+    from croma_bundle.tilemanifest.design import check_design
+
+    columns = [manifest.column(column) for column in ("label", confounder, "group_id")]
+    check = check_design(*columns)
+    text = f"tileset {name}: {len(manifest):,} tiles of {len(set(columns[2])):,} groups, confounder {confounder}"
+    text += f", design {design}\n{check.text()}" if design == "all" else f", design {design}"
+    next_step = "croma-bundle import" if no_images else f"make embed FAMILY=classical TILESET={name}"
+    text += f"\n  in {context.volume.shown(context.volume.tileset(name))}; next: {next_step}"
+    context.reporter.result(text, "tileset", name=name, tiles=len(manifest), largest_m=check.largest_m)
 
 
 @tiles.command("phantom")
 @click.argument("name")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Another seed, another cohort.")
-@click.option("--tile-size", type=click.IntRange(1), default=128, show_default=True, help="Pixels; a multiple of 16.")
+@click.option(
+    "--tile-size", type=click.IntRange(32, 1024), default=128, show_default=True, help="Pixels; a multiple of 16."
+)
 @click.option(
     "--slides-per-cell", type=click.IntRange(1), default=4, show_default=True, help="Slides of each tissue and centre."
 )
 @click.option("--tiles-per-slide", type=click.IntRange(1), default=25, show_default=True, help="Tiles of each slide.")
-@click.option("--centre-strength", type=float, default=1.0, show_default=True, help="0: the centres are identical.")
+@click.option(
+    "--centre-strength",
+    type=click.FloatRange(0, 3),
+    default=1.0,
+    show_default=True,
+    help="How far the centres lie apart; 0: they are identical.",
+)
 @pass_context
 def tiles_phantom(context: Context, /, name: str, **parameters: Any) -> None:
     """Declare a phantom cohort NAME with parameters of your own; `tiles fetch NAME` then generates it."""
@@ -237,7 +249,7 @@ def tiles_export_view(context: Context, benchmark: str, output: Path) -> None:
     view = build_view(context.volume, entry, manifest, entry.confounder or tileset.confounder)
     header, rows = view.csv_rows()
     images = manifest.column("image_path")
-    export_view(header, rows, [images[i] for i in view.rows], output, context.reporter)
+    export_view(context.volume, header, rows, [images[i] for i in view.rows], output, context.reporter)
     context.reporter.result(f"{benchmark}: {len(rows):,} rows in {output}", "view", rows=len(rows))
 
 
@@ -289,7 +301,9 @@ def embed(
 @click.option(
     "--provenance", required=True, help="Who made it, from what, with which checkpoint: shown with every result."
 )
-@click.option("--control", is_flag=True, help="Measure and show it, never rank it.")
+@click.option(
+    "--control", is_flag=True, help="Measure and show it, never rank it; so for the name of a declared control."
+)
 @click.option("--force", is_flag=True, help="Replace an earlier import of this name.")
 @pass_context
 def import_(
@@ -311,7 +325,7 @@ def import_(
         encoder,
         matrix,
         provenance=provenance,
-        control=control,
+        control=control or catalogue.is_control(encoder),
         rows=len(manifest),
         fingerprint=manifest.fingerprint(entry.confounder),
         force=force,
@@ -335,9 +349,16 @@ def import_(
     help="Pin MaRI's temperature for all encoders. Default: each its own median distance.",
 )
 @click.option("--m", type=click.IntRange(1, 20), default=5, show_default=True, help="Neighbours of each type in CRoMa.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the bootstrap's draws.")
 @click.option("--confounder", "confounders", type=Names(), help="Confounder columns, one scoring each.")
 @click.option("--cross", type=Names(), help="Benchmarks of the cross-benchmark table. Default: the declared set.")
+@click.option(
+    "--memory-limit", metavar="SIZE", help="Such as 4G; never changes a result. Default: half of what is free."
+)
 @click.option("--threads", type=click.IntRange(1), help="Threads; never changes a result. Default: one per core.")
+@click.option(
+    "--with-published", is_flag=True, help="Show each encoder's place beside the published ones; changes no table."
+)
 @pass_context
 def score(
     context: Context,
@@ -349,24 +370,34 @@ def score(
     k: int | None,
     tau: float | None,
     m: int,
+    seed: int,
     confounders: list[str] | None,
     cross: list[str] | None,
+    memory_limit: str | None,
     threads: int | None,
+    with_published: bool,
 ) -> None:
     """Score every benchmark: RI, MaRI, CRoMa with its tail, k and m sweeps, per-sample values, cross table."""
     # Read by numpy when it is first imported. The search has threads of its own, one BLAS call in each.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    from croma_bundle.scoring.memory import parse_size
     from croma_bundle.scoring.run import Request, score_all
     from croma_bundle.scoring.score import Knobs
 
-    knobs = Knobs(protocol=protocol, k_grid=k_grid, k_max=k_max, k=k, tau=tau, m=m, threads=threads)
+    limit = parse_size(memory_limit) if memory_limit else None
+    knobs = Knobs(protocol, k_grid, k_max, k, tau, m, seed, threads=threads, memory_limit=limit)
     request = Request(benchmarks, encoders, confounders, cross, knobs)
-    score_all(context.volume, context.catalogue, request, context.reporter)
+    reporter = context.reporter
+    if with_published:
+        from croma_bundle.verification.beside import WithPublished
+
+        reporter = WithPublished(context.catalogue, as_json=reporter.as_json)
+    score_all(context.volume, context.catalogue, request, reporter)
 
 
 @cli.group()
 def verify() -> None:
-    """Check what is there: artifacts against their hashes, tables against reference tables."""
+    """Check artifacts, tables against published or reference ones, and whole runs."""
 
 
 @verify.command("artifacts")
@@ -397,9 +428,47 @@ def verify_tables(context: Context, ours: Path, reference: Path, tolerance: floa
     compare_folders(ours, reference, tolerance, context.reporter)
 
 
+@verify.command("published")
+@click.option(
+    "--benchmark", "benchmarks", type=Names(), help="Default: all scored ones that reproduce a published cohort."
+)
+@click.option("--protocol", type=click.Choice(["median-k", "k-star"]), help="Default: as each benchmark declares.")
+@click.option("--generation", help="Compare with this one's figures. Default: the generation that each encoder states.")
+@click.option("--if-scored", is_flag=True, help="Where nothing of the kind is scored, say so and exit with 0.")
+@pass_context
+def verify_published_(
+    context: Context, benchmarks: list[str] | None, protocol: str | None, generation: str | None, if_scored: bool
+) -> None:
+    """Compare scored benchmarks with the published figures.
+
+    A verdict for every figure: MATCH, WITHIN, DRIFT (exit 1), or NOT COMPARED and why (docs/audit.md).
+    """
+    from croma_bundle.verification.published_run import Question, verify_published
+
+    question = Question(benchmarks, protocol, generation, if_scored)
+    verify_published(context.volume, context.catalogue, question, context.reporter)
+
+
+@verify.command("run")
+@click.argument("folder", type=FILE, metavar="DIR")
+@pass_context
+def verify_run_(context: Context, folder: Path) -> None:
+    """Score a folder again from the matrices here, and compare every table.
+
+    DIR is anyone's metrics/<protocol>/<benchmark>; the knobs are those of its run.json, and nothing here is changed.
+    """
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    from croma_bundle.verification.rerun import verify_run
+
+    verify_run(context.volume, context.catalogue, folder, context.reporter)
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the documented code; a user's mistake never shows a traceback."""
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: nobody wants to read it
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     sys.exit(
         _guarded(lambda: cli.main(argv, prog_name="croma-bundle", standalone_mode=False), Reporter(as_json=as_json))
     )
@@ -417,7 +486,8 @@ def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
         return UsageError.exit_code
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "croma-bundle"
-        reporter.fault(f"{command}: {error.format_message()}\n  {command} --help", UsageError.exit_code)
+        hint = f"croma-bundle --json {command.partition(' ')[2]} …" if "--json" in str(error) else f"{command} --help"
+        reporter.fault(f"{command}: {error.format_message()}\n  {hint}", UsageError.exit_code)
         return UsageError.exit_code
     except click.ClickException as error:
         reporter.fault(error.format_message(), error.exit_code)
@@ -431,6 +501,19 @@ def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
         return PIPE_CLOSED
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        reporter.fault(f"the machine refused: {error.strerror or error}{where}", 4)
-        return 4
+        return _told(reporter, f"the machine refused: {error.strerror or error}{where}")
+    except MemoryError as error:
+        return _told(
+            reporter, f"the machine has not enough memory: {error}\n  Try a smaller --memory-limit or --k-max."
+        )
+    except Exception as error:  # a fault of ours: never exit code 1, which is a failed verdict
+        traceback.print_exc()
+        return _told(reporter, f"croma-bundle failed ({type(error).__name__}: {error}); please report the lines above")
     return 0
+
+
+def _told(reporter: Reporter, text: str) -> int:
+    """Exit code 4, told as far as anybody can still be told."""
+    with contextlib.suppress(OSError):
+        reporter.fault(text, EnvironmentFault.exit_code)
+    return EnvironmentFault.exit_code

@@ -27,7 +27,7 @@ def test_a_family_is_embedded_and_each_encoder_has_its_line(cli, volume: Volume,
     assert order == ["ColourStatistics", "Thumbnail", "HaematoxylinTexture", "GaborEnergy"]
     assert all("embedded, 24 × " in line for line in lines)
     again = cli("embed", "--family", "classical", "--tileset", "cohort", "--workers", "0")
-    assert again.stdout.count("skipped, it is there and its contract is the same") == 4
+    assert again.stdout.count("up to date, skipped") == 4
     assert names(artifacts(volume)) == {"manifest.csv"} | {f"{n}.npy{e}" for n in order for e in ("", ".json")}
 
 

@@ -42,6 +42,10 @@ def import_matrix(
         UsageError: no provenance. InputError: the file does not fit. ArtifactError: the name holds an embedded matrix.
     """
     checked_name("encoder", encoder)
+    try:
+        provenance.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--provenance", "it is not UTF-8 text") from None
     if not provenance.strip():
         raise UsageError("--provenance", "it is empty", wanted="who made the matrix, from what, with which checkpoint")
     subject = subject_of(tileset, encoder)

@@ -16,7 +16,7 @@ from typing import Any
 from croma_bundle.artifacts.contract import Contract, differences, identity_of
 from croma_bundle.artifacts.matrix import Floats, open_matrix, require_usable_rows, write_matrix
 from croma_bundle.artifacts.sidecar import is_external, read_sidecar, require_sidecar
-from croma_bundle.durable import atomic_file, fsync_folder, remove, sha256_file, write_json
+from croma_bundle.durable import atomic_file, fsync_folder, listing, remove, sha256_file, write_json
 from croma_bundle.errors import ArtifactError
 from croma_bundle.layout import Volume
 
@@ -37,13 +37,12 @@ def remake(sidecar: dict[str, Any], tileset: str, encoder: str) -> str:
 
 def embedded(volume: Volume, tileset: str) -> list[str]:
     """Encoders of which the tileset's folder holds a matrix or a sidecar, in sorted order."""
-    folder = volume.embeddings(tileset)
-    names = {p.name.removesuffix(".json").removesuffix(".npy") for p in folder.glob("*.npy*") if _is_member(p)}
-    return sorted(names)
+    members = [name for name in listing(volume.embeddings(tileset)) if _is_member(name)]
+    return sorted({name.removesuffix(".json").removesuffix(".npy") for name in members})
 
 
-def _is_member(path: Path) -> bool:
-    return not path.name.startswith(".") and path.name.endswith((".npy", ".npy.json"))
+def _is_member(name: str) -> bool:
+    return not name.startswith(".") and name.endswith((".npy", ".npy.json"))
 
 
 def complete_pair(volume: Volume, tileset: str, encoder: str) -> bool:
@@ -179,7 +178,7 @@ def pending(volume: Volume, tileset: str, encoder: str) -> Pending | None:
     try:
         record = json.loads((volume.work(tileset, encoder) / PUBLISH).read_text(encoding="utf-8"))
         return Pending(require_sidecar(record["sidecar"], PUBLISH, subject_of(tileset, encoder)), record["replaces"])
-    except (OSError, ValueError, LookupError, TypeError, ArtifactError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, ArtifactError):
         return None
 
 

@@ -82,7 +82,7 @@ def read_sidecar(path: Path, subject: str) -> dict[str, Any]:
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         size = path.stat().st_size if path.exists() else 0
         raise ArtifactError(subject, "its sidecar is damaged", found=f"{path} ({size:,} bytes: {error})") from None
     return require_sidecar(stored, str(path), subject)

@@ -250,7 +250,7 @@ def _fill(
         failing = csv_text(("image_path", "reason"), [(fault.subject, fault.problem) for fault in faults])
         listed = store.folder / "failing.csv"
         write_bytes(listed, failing.encode())
-        reporter.say(f"{subject}: the failing tiles are listed in {tiles.volume.relative(listed)}")
+        reporter.say(f"{subject}: the failing tiles are listed in {tiles.volume.shown(listed)}")
         raise_pixel_faults(faults, len(rows))
 
 

@@ -19,7 +19,7 @@ from croma_bundle.tiles.tileset import tile_paths
 DONE = {
     "embedded": "embedded",
     "completed": "completed (its publication had been cut off)",
-    "there": "skipped, it is there and its contract is the same",
+    "there": "up to date, skipped",
 }
 
 
