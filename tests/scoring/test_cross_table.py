@@ -47,7 +47,16 @@ def write_metrics(volume, benchmark, scores, *, controls=("Control",), m=5):
     content = ("\n".join(lines) + "\n").encode()
     (where / "metrics.csv").write_bytes(content)
     outputs["metrics.csv"] = hashlib.sha256(content).hexdigest()
-    (where / "run.json").write_text(json.dumps({"replay": {"m": m}, "outputs": outputs}))
+    inputs = {"tileset": benchmark, "encoders": {}}
+    for path in (volume.tile_manifest(benchmark), *(volume.sidecar(benchmark, encoder) for encoder in scores)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"stands for {path.name}")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.name == "manifest.csv":
+            inputs["manifest_sha256"] = digest
+        else:
+            inputs["encoders"][path.name.removesuffix(".npy.json")] = {"sidecar_sha256": digest}
+    (where / "run.json").write_text(json.dumps({"replay": {"m": m}, "inputs": inputs, "outputs": outputs}))
 
 
 def crossed(volume, *benchmarks):
@@ -160,6 +169,22 @@ def test_benchmarks_that_are_not_scored_are_all_told_with_their_commands(volume)
     for name in ("two", "three"):
         assert f"{name} is not scored" in str(caught.value)
         assert f"croma-bundle score --protocol k-star --benchmark {name}" in str(caught.value)
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_a_run_whose_matrix_was_replaced_since_is_refused_with_the_command(two, change):
+    path = two.sidecar("two", "P")
+    path.write_text("another") if change == "replaced" else path.unlink()
+    with pytest.raises(ArtifactError, match="two was scored from what is no longer there") as caught:
+        cross_benchmark(two, "median-k", ["one", "two"])
+    assert "changed since: P" in str(caught.value)
+    assert "croma-bundle score --protocol median-k --benchmark two" in str(caught.value)
+
+
+def test_a_run_whose_rows_changed_since_is_refused(two):
+    two.tile_manifest("one").write_text("other rows")
+    with pytest.raises(ArtifactError, match="changed since: the tileset's manifest"):
+        cross_benchmark(two, "median-k", ["one", "two"])
 
 
 def test_a_folder_without_run_json_is_not_scored(two):

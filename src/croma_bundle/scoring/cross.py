@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from croma_bundle.durable import sha256_file, write_bytes
-from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all
+from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all, some
 from croma_bundle.layout import Volume
 from croma_bundle.metrics.bootstrap import SEED, Interval, Replicates, bootstrap, rank_intervals
 from croma_bundle.metrics.ranking import Scores, Standing, standings
@@ -49,7 +49,7 @@ def cross_benchmark(volume: Volume, protocol: str, benchmarks: Sequence[str]) ->
 
     Raises:
         InputError: benchmarks that have not been scored under this protocol, or not at the same m.
-        ArtifactError: a `metrics.csv` or table of samples that is not its run's.
+        ArtifactError: a `metrics.csv` or table of samples that is not its run's, or a run whose matrices have changed.
     """
     runs = _read_runs(volume, protocol, benchmarks)
     tables = {name: _read(volume, protocol, name, run["outputs"]["metrics.csv"]) for name, run in runs.items()}
@@ -96,12 +96,36 @@ def _read_runs(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> dict
             faults.append(InputError(subject, f"{name} is not scored", then=then))
     raise_all(faults)
     runs = {name: json.loads((volume.metrics(protocol, name) / "run.json").read_text("utf-8")) for name in benchmarks}
+    raise_all([fault for name, run in runs.items() if (fault := _stale(volume, protocol, name, run)) is not None])
     depths = {name: run["replay"]["m"] for name, run in runs.items()}
     if len(set(depths.values())) > 1:
         found = ", ".join(f"{name} at m = {m}" for name, m in depths.items())
         then = f"croma-bundle score --protocol {protocol} --benchmark {','.join(benchmarks)} --m {max(depths.values())}"
         raise InputError(subject, "its benchmarks were scored at different m", wanted="one m", found=found, then=then)
     return runs
+
+
+def _stale(volume: Volume, protocol: str, benchmark: str, run: Mapping[str, Any]) -> ArtifactError | None:
+    """What is wrong with a run whose matrices or rows have changed since."""
+    inputs = run["inputs"]
+    tileset = inputs["tileset"]
+    now = {name: volume.sidecar(tileset, name) for name in inputs["encoders"]}
+    changed = [
+        name
+        for name, path in now.items()
+        if not path.exists() or sha256_file(path) != inputs["encoders"][name]["sidecar_sha256"]
+    ]
+    manifest = volume.tile_manifest(tileset)
+    if not manifest.exists() or sha256_file(manifest) != inputs["manifest_sha256"]:
+        changed.append("the tileset's manifest")
+    if not changed:
+        return None
+    return ArtifactError(
+        f"cross-benchmark table ({protocol})",
+        f"{benchmark} was scored from what is no longer there",
+        found=f"changed since: {some(changed)}",
+        then=f"croma-bundle score --protocol {protocol} --benchmark {benchmark}",
+    )
 
 
 def _ends(interval: Interval) -> tuple[float, float]:

@@ -47,6 +47,7 @@ def score_all(volume: Volume, catalogue: Catalogue, request: Request, reporter: 
     benchmarks = _asked(volume, catalogue, request)
     volume.require_writable()
     faults: list[BundleError] = []
+    refused: set[str] = set()
     protocols: dict[str, list[str]] = {}
     for benchmark in benchmarks:
         default = benchmark.confounder or catalogue.tileset(benchmark.tileset).confounder
@@ -60,11 +61,12 @@ def score_all(volume: Volume, catalogue: Catalogue, request: Request, reporter: 
                     faults += _score_one(volume, catalogue, benchmark, confounder, override, request, reporter)
             except BundleError as fault:
                 faults.append(fault)
+                refused |= {benchmark.name} if confounder == default else set()
                 continue
             if confounder == default:
                 protocols.setdefault(protocol, []).append(benchmark.name)
     for protocol, scored in protocols.items():
-        faults += _cross(volume, catalogue, protocol, scored, request.cross, reporter)
+        faults += _cross(volume, catalogue, protocol, scored, refused, request.cross, reporter)
     raise_all(faults)
 
 
@@ -185,12 +187,16 @@ def _cross(
     catalogue: Catalogue,
     protocol: str,
     scored: Sequence[str],
+    refused: set[str],
     asked: Sequence[str] | None,
     reporter: Reporter,
 ) -> list[BundleError]:
     """Write the cross-benchmark table of the asked set, or of the declared one that a scored benchmark belongs to."""
     names = list(asked) if asked is not None else _declared_set(catalogue, scored)
     if not names:
+        return []
+    if stale := [name for name in names if name in refused]:
+        reporter.say(f"cross-benchmark table: not written, {', '.join(stale)} was refused ({protocol})")
         return []
     missing = [n for n in names if not is_scored(volume, protocol, n)]
     if missing and asked is None:
