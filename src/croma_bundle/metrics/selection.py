@@ -7,6 +7,7 @@ What was not collected has g below the guess t, so a cut is certified where g[c 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -57,24 +58,30 @@ class Scale:
         self.wide = np.empty((self.lines, a.x.shape[1]))
 
     def measure(self, i: int, partners: Ints) -> Floats:
-        """Cosine distances of arranged row i to arranged partners, in [0, 2], below ZERO 0.
+        """Cosine distances of arranged row i to arranged partners, in [0, 2], below ZERO 0."""
+        return on_grid(1.0 - self.dots(i, partners) * (self.a.scale[partners] * self.a.scale[i]))
 
-        Each is one sum over the width in a fixed order, so its bits depend on the two rows alone.
-        """
+    def dots(self, i: int, partners: Ints) -> Floats:
+        """Dot products of the rows as given: each is one sum over the width in a fixed order, so its bits depend on the
+        two rows alone."""
         a = self.a
         source, mine = a.source[partners], a.x[a.source[i]].astype(np.float64)
         dot = np.empty(len(partners))
         for start in range(0, len(partners), self.lines):
             part = source[start : start + self.lines]
             rows, wide = self.given[: len(part)], self.wide[: len(part)]
-            np.take(a.x, part, axis=0, out=rows, mode="clip")
+            a.x.take(part, axis=0, out=rows, mode="clip")
             np.copyto(wide, rows)
             wide *= mine
             np.add.reduce(wide, axis=-1, out=dot[start : start + len(part)])
-        distance: Floats = np.clip(1.0 - dot * (a.scale[partners] * a.scale[i]), 0.0, 2.0)
-        distance = np.rint(distance * GRID) / GRID
-        distance[distance < ZERO] = 0.0
-        return distance
+        return dot
+
+
+def on_grid(distance: Floats) -> Floats:
+    """Distances clipped to [0, 2] and rounded to the grid, below ZERO 0."""
+    rounded: Floats = np.rint(np.clip(distance, 0.0, 2.0) * GRID) / GRID
+    rounded[rounded < ZERO] = 0.0
+    return rounded
 
 
 def select(
@@ -222,11 +229,14 @@ def _sorted_pairs(a: Arrangement, block: Block, collected: Collected) -> _Pairs:
 
 def _measured(a: Arrangement, block: Block, pairs: _Pairs, needed: Bools, rows: Ints) -> Floats:
     """Distances of the needed pairs, NaN for the others."""
-    distance = np.full(len(pairs.row) + 1, np.nan)  # one more: the padding's source is -1
     scale = Scale(a)
     at = np.flatnonzero(needed)
+    partner = pairs.partner[at]
+    dot = np.empty(len(at))
     edges = np.searchsorted(pairs.row[at], np.append(rows, len(rows)))
-    for row, (first, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+    for row, (first, end) in enumerate(itertools.pairwise(edges.tolist())):
         if end > first:
-            distance[at[first:end]] = scale.measure(block.start + row, pairs.partner[at[first:end]])
+            dot[first:end] = scale.dots(block.start + row, partner[first:end])
+    distance = np.full(len(pairs.row) + 1, np.nan)  # one more: the padding's source is -1
+    distance[at] = on_grid(1.0 - dot * (a.scale[partner] * a.scale[block.start + pairs.row[at]]))
     return distance

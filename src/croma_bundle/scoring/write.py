@@ -64,7 +64,7 @@ def write_score(
     sweep_temporaries(folder / "per_sample")
     for name, content in contents.items():
         if name.startswith("per_sample/"):
-            write_bytes(folder / f"{name}.gz", gzip.compress(content, mtime=0))
+            write_bytes(folder / f"{name}.gz", gzip.compress(content, compresslevel=4, mtime=0))
         else:
             write_bytes(folder / name, content)
     if not pairs:

@@ -81,6 +81,8 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> object:
+    if type(value) is float:
+        return value if value == value else ""  # the writer writes a float by repr
     if value is None or value != value:
         return ""
     if isinstance(value, bool):
