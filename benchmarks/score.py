@@ -74,8 +74,10 @@ def prepare(shape: tuple[int, int, int, int, int], folder: Path) -> None:
     np.save(folder / "x.npy", x)
     with (folder / "c.csv").open("w", newline="") as handle:
         writer = csv.writer(handle)
-        writer.writerow(["sample_id", "label", "medical_center", "group_id"])
-        writer.writerows([f"t{i}", *row] for i, row in enumerate(zip(labels, centres, slides, strict=True)))
+        writer.writerow(["sample_id", "image_path", "label", "medical_center", "group_id"])
+        writer.writerows(
+            [f"t{i}", f"t{i}.png", *row] for i, row in enumerate(zip(labels, centres, slides, strict=True))
+        )
     command = [sys.executable, "-m", "croma_bundle", "--volume", str(folder / "volume")]
     add = ["tiles", "add", "bench", "--manifest", str(folder / "c.csv"), "--no-images"]
     bring = ["import", "bench", "Synthetic", str(folder / "x.npy"), "--provenance", "benchmarks/score.py"]
@@ -114,8 +116,8 @@ def croma(shape: tuple[int, int, int, int, int], folder: Path) -> None:
     grid = [1, 3, 5, 7, 9, *range(11, 100, 10)]
     for metric in (RI, MaRI):
         metric.compute(x, manifest, confounder_column="medical_center", evaluation_design="all", k_candidates=grid)
-    for m in range(1, 21):
-        CRoMa.compute(x, manifest, confounder_column="medical_center", evaluation_design="all", m=m)
+    every_m = list(range(1, 21))
+    CRoMa.compute(x, manifest, confounder_column="medical_center", evaluation_design="all", m=every_m)
 
 
 PARTS = {"ours": ours, "half-product": half_product, "croma": croma}
