@@ -48,7 +48,6 @@ def test_edited_occurrences_of_a_paired_tileset_are_refused(cli, volume, tmp_pat
 
 def test_an_import_under_the_name_of_a_classical_control_stays_a_control_without_a_vote(cli, volume, tmp_path):
     bare(cli, tmp_path)
-    np.save(tmp_path / "b.npy", np.random.default_rng(1).normal(size=(48, 6)).astype(np.float32))
     rows = len(np.load(tmp_path / "a.npy"))
     np.save(tmp_path / "b.npy", np.random.default_rng(1).normal(size=(rows, 6)).astype(np.float32))
     cli("import", "c", "GaborEnergy", tmp_path / "b.npy", "--provenance", "random")
@@ -121,7 +120,7 @@ def test_names_that_look_alike_are_warned_about(cli, tmp_path):
     rows = cohort_rows()
     rows[0]["medical_center"], rows[-1]["medical_center"] = "Z\u00fcrich", "Zu\u0308rich"
     done = cli("tiles", "add", "c", "--manifest", write_csv(tmp_path / "c.csv", rows), "--no-images")
-    assert r"'Z\xfcrich' look alike" in done.stderr.replace("and 'Z\\xfcrich'", "and 'Z\\xfcrich'")
+    assert r"'Z\xfcrich' look alike" in done.stderr
 
 
 def test_export_view_never_writes_over_the_volume(cli, volume, tmp_path):

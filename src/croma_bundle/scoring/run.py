@@ -123,10 +123,10 @@ def _score_one(
     if not members:
         raise_all(refused)
     protocol = request.knobs.protocol or benchmark.protocol
-    cache = SurveyCache(volume, tileset.name, view.sha256())
+    inputs = _inputs(volume, view, tileset, fingerprint, pixels, members)
+    cache = SurveyCache(volume, tileset.name, inputs["view_sha256"])
     score = score_benchmark(view, members, protocol, request.knobs, reporter, cache)
     folder = volume.metrics(protocol, benchmark.name, override)
-    inputs = _inputs(volume, view, tileset, fingerprint, pixels, members)
     write_score(volume, score, inputs, folder, request.encoders, refused)
     _show(volume, score, folder, reporter, refused)
     return [*refused, *score.faults]

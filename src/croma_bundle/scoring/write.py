@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,34 +46,36 @@ def write_score(
     `run.json` holds the SHA-256 of every table, of the `.csv.gz` files before compression. Tables of encoders that this
     run did not score are removed, so that the folder is one run. `refused`: why members of the roster were not scored.
     """
-    metrics = metrics_rows(score)
-    contents = {
-        "metrics.csv": csv_text(METRICS, metrics).encode(),
-        "metrics.json": json_bytes({"columns": METRICS, "rows": as_records(METRICS, metrics)}),
-        "k_sweep.csv": csv_text(K_SWEEP, k_sweep_rows(score)).encode(),
-        "m_sweep.csv": csv_text(M_SWEEP, m_sweep_rows(score)).encode(),
-    }
-    if pairs := pairwise_rows(score):
-        contents["pairwise.csv"] = csv_text(PAIRWISE, pairs).encode()
-    for encoder in score.encoders:
-        name = f"per_sample/{encoder.member.name}.csv"
-        contents[name] = csv_text(PER_SAMPLE, per_sample_rows(score, encoder)).encode()
     (folder / "per_sample").mkdir(parents=True, exist_ok=True)
     remove(folder / "run.json")
     sweep_temporaries(folder)
     sweep_temporaries(folder / "per_sample")
-    for name, content in contents.items():
+    outputs: dict[str, str] = {}
+    for name, content in _tables(score):
         if name.startswith("per_sample/"):
             write_bytes(folder / f"{name}.gz", gzip.compress(content, compresslevel=4, mtime=0))
         else:
             write_bytes(folder / name, content)
-    if not pairs:
+        outputs[name] = hashlib.sha256(content).hexdigest()
+    if "pairwise.csv" not in outputs:
         remove(folder / "pairwise.csv")
     for stale in (folder / "per_sample").glob("*.csv.gz"):
-        if f"per_sample/{stale.name.removesuffix('.gz')}" not in contents:
+        if f"per_sample/{stale.name.removesuffix('.gz')}" not in outputs:
             remove(stale)
-    outputs = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
-    write_json(folder / "run.json", _run(score, inputs, outputs, limited_to, refused))
+    write_json(folder / "run.json", _run(score, inputs, dict(sorted(outputs.items())), limited_to, refused))
+
+
+def _tables(score: BenchmarkScore) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every table, one at a time: a panel's tables of samples do not fit into memory together."""
+    metrics = metrics_rows(score)
+    yield "metrics.csv", csv_text(METRICS, metrics).encode()
+    yield "metrics.json", json_bytes({"columns": METRICS, "rows": as_records(METRICS, metrics)})
+    yield "k_sweep.csv", csv_text(K_SWEEP, k_sweep_rows(score)).encode()
+    yield "m_sweep.csv", csv_text(M_SWEEP, m_sweep_rows(score)).encode()
+    if pairs := pairwise_rows(score):
+        yield "pairwise.csv", csv_text(PAIRWISE, pairs).encode()
+    for encoder in score.encoders:
+        yield f"per_sample/{encoder.member.name}.csv", csv_text(PER_SAMPLE, per_sample_rows(score, encoder)).encode()
 
 
 def _run(
