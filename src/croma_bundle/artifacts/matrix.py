@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -16,6 +16,8 @@ from croma_bundle.errors import ArtifactError, DegenerateEmbedding, some
 
 Floats = npt.NDArray[np.float32]
 BLOCK_BYTES = 64 << 20
+READ_BYTES = 1 << 20
+"""Read at once where a file is hashed and checked: it stays in a core's cache in between."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +110,51 @@ def row_blocks(matrix: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]
         yield start, np.asarray(matrix[start : start + step])
 
 
+@dataclass
+class UnusableRows:
+    """Rows of a matrix that hold NaN or infinity, and rows of only zeros, gathered block by block."""
+
+    bad: list[int] = field(default_factory=list)
+    zero: list[int] = field(default_factory=list)
+
+    def note(self, block: npt.NDArray[Any], first: int) -> None:
+        """Look at a block; `first` is the manifest row of `block[0]`."""
+        self.bad += (first + np.flatnonzero(~np.isfinite(block).all(axis=1))).tolist()
+        maybe = np.flatnonzero((block[:, :1] == 0).all(axis=1))
+        self.zero += (first + maybe[~(block[maybe] != 0).any(axis=1)]).tolist()
+
+    def refuse(self, subject: str) -> None:
+        """Raise `DegenerateEmbedding` naming the rows, where there are any."""
+        found = [f"NaN or infinity in {len(self.bad)} rows: {some(self.bad)}"] if self.bad else []
+        found += [f"only zeros in {len(self.zero)} rows: {some(self.zero)}"] if self.zero else []
+        if found:
+            detail = "Rows count from 0 in manifest order."
+            raise DegenerateEmbedding(subject, "it has unusable rows", found="; ".join(found), detail=detail)
+
+
 def require_usable_rows(matrix: Floats, subject: str, first: int = 0) -> None:
     """Raise `DegenerateEmbedding` naming the rows that hold NaN, infinity, or only zeros.
 
     `first` is the manifest row of `matrix[0]`.
     """
-    bad, zero = list[int](), list[int]()
+    rows = UnusableRows()
     for start, block in row_blocks(matrix):
-        bad += [first + start + int(i) for i in np.flatnonzero(~np.isfinite(block).all(axis=1))]
-        zero += [first + start + int(i) for i in np.flatnonzero(~block.any(axis=1))]
-    found = [f"NaN or infinity in {len(bad)} rows: {some(bad)}"] if bad else []
-    found += [f"only zeros in {len(zero)} rows: {some(zero)}"] if zero else []
-    if found:
-        detail = "Rows count from 0 in manifest order."
-        raise DegenerateEmbedding(subject, "it has unusable rows", found="; ".join(found), detail=detail)
+        rows.note(block, first + start)
+    rows.refuse(subject)
+
+
+def hash_and_check(path: Path, shape: tuple[int, int]) -> tuple[str, UnusableRows]:
+    """The SHA-256 of a file and the unusable rows of the float32 matrix that ends it, in one reading."""
+    digest, rows, first, width = hashlib.sha256(), UnusableRows(), 0, shape[1] * 4
+    buffer = np.empty((max(1, READ_BYTES // width), shape[1]), dtype="<f4")
+    content = buffer.data.cast("B")
+    with path.open("rb") as handle:
+        digest.update(handle.read(path.stat().st_size - shape[0] * width))
+        while count := handle.readinto(content):
+            digest.update(content[:count])
+            rows.note(buffer[: count // width], first)
+            first += count // width
+    return digest.hexdigest(), rows
 
 
 def spread(matrix: Floats) -> Spread:
