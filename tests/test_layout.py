@@ -30,6 +30,7 @@ V = Volume(Path("/v"))
         (V.metrics("median-k", "camelyon"), "metrics/median-k/camelyon"),
         (V.metrics("median-k", "camelyon", "scanner"), "metrics/median-k/camelyon@scanner"),
         (V.cross_benchmark("k-star"), "metrics/k-star/cross_benchmark.csv"),
+        (V.cross_record("k-star"), "metrics/k-star/cross_benchmark.json"),
         (V.encoder_declarations, "encoders"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import sys
 import traceback
@@ -62,6 +63,16 @@ class VolumeGroup(click.Group):
             if volume and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
                 raise _not_permitted(volume, Path(os.fsdecode(error.filename)), error) from None
             raise
+class Finite(click.FloatRange):
+    """A number of the range; neither NaN nor infinity, which no comparison refuses."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
 
 
 def _not_permitted(volume: Volume, path: Path, error: OSError) -> Exception:
@@ -345,7 +356,7 @@ def import_(
 @click.option("--k", type=click.IntRange(1), help="Pin k for all encoders instead of choosing it.")
 @click.option(
     "--tau",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     help="Pin MaRI's temperature for all encoders. Default: each its own median distance.",
 )
 @click.option("--m", type=click.IntRange(1, 20), default=5, show_default=True, help="Neighbours of each type in CRoMa.")
@@ -415,7 +426,7 @@ def verify_artifacts(context: Context, tilesets: list[str] | None) -> None:
 @click.argument("reference", type=FILE)
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=1e-6,
     show_default=True,
     help="Largest difference of a number.",

@@ -3,8 +3,9 @@
     tilesets/<tileset>/     manifest.csv  tileset.toml  occurrences.csv  pixels.json  source/
     embeddings/<tileset>/   manifest.csv  <Encoder>.npy  <Encoder>.npy.json  .work/<Encoder>/  .work/<Encoder>.lock
     encoders/*.toml         private encoder declarations
+    weights/                a hub cache of pinned snapshots (CROMA_WEIGHTS)
     metrics/<protocol>/<benchmark>[@<confounder>]/  metrics.csv …  per_sample/<Encoder>.csv.gz
-    metrics/<protocol>/cross_benchmark.csv
+    metrics/<protocol>/cross_benchmark.csv  cross_benchmark.json
     verify/published/<protocol>/<benchmark>/  verdicts.csv  verdicts.json
 
 Invariant: `<Encoder>.npy.json` (the sidecar) exists only beside a complete `<Encoder>.npy`; it is written last and
@@ -75,6 +76,11 @@ class Volume:
     def tileset_lock(self, tileset: str) -> Path:
         return self.tilesets / f".{tileset}.lock"
 
+    @property
+    def weights(self) -> Path:
+        """The hub cache of pinned snapshots; CROMA_WEIGHTS names another one, which may be read-only for embed."""
+        return Path(os.environ.get("CROMA_WEIGHTS") or self.root / "weights")
+
     # embeddings
     @property
     def embeddings_root(self) -> Path:
@@ -119,6 +125,10 @@ class Volume:
 
     def cross_benchmark(self, protocol: str) -> Path:
         return self.protocol(protocol) / "cross_benchmark.csv"
+
+    def cross_record(self, protocol: str) -> Path:
+        """The same rows, and what they were made of."""
+        return self.protocol(protocol) / "cross_benchmark.json"
 
     def published_verdicts(self, protocol: str, benchmark: str) -> Path:
         return self.root / "verify" / "published" / protocol / benchmark

@@ -72,13 +72,18 @@ def test_blank_values_of_a_confounder_are_refused_with_their_rows(scanned):
     assert (error.exit_code, error.problem) == (3, "confounder 'stain' is blank in row 3, 5")
 
 
-def test_a_column_that_cannot_name_a_folder_is_refused(volume):
+def test_a_column_with_a_slash_has_one_folder_of_its_own(volume):
     rows = [{**row, "a/b": row["medical_center"]} for row in voting_rows()]
     add(volume, "voting", rows)
     bring(volume, "voting", {"One": choosing(1)})
-    _, error = score(volume, "voting", confounders=["a/b"])
-    assert (error.exit_code, error.subject) == (3, "confounder 'a/b'")
-    assert not (volume.root / "metrics/median-k/voting@a").exists()
+    scored(volume, "voting", confounders=["medical_center", "a/b"])
+    assert sorted(path.name for path in folder(volume, "voting").parent.iterdir() if path.is_dir()) == [
+        "voting",
+        "voting@a%2Fb",
+    ]
+    assert run_json(volume, "voting@a%2Fb")["replay"]["confounder"] == "a/b"
+    plain, other = (metrics(volume, name)["One"] for name in ("voting", "voting@a%2Fb"))
+    assert other == {**plain, "confounder": "a/b"}  # the same values under another name
 
 
 # --- paired 2×2 ---

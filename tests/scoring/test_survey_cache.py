@@ -44,6 +44,7 @@ def test_a_second_score_reads_the_kept_surveys_and_gives_the_same_bytes(cli, vol
     cli("score")
     before, kept = tables(volume.metrics("median-k", "c")), surveys(volume)
     assert len(kept) == 1
+    shutil.rmtree(volume.protocol("median-k"))
     cli("score")
     assert tables(volume.metrics("median-k", "c")) == before
     assert surveys(volume) == kept
@@ -97,6 +98,7 @@ def test_a_damaged_survey_is_computed_again(cli, volume, cohort, damage):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content) if damage is None else damage)
+    shutil.rmtree(volume.protocol("median-k"))
     cli("score")
     assert tables(volume.metrics("median-k", "c")) == before
 
@@ -138,6 +140,7 @@ def test_the_limit_changes_no_byte_and_the_estimate_is_said_first(cli, volume, c
     shutil.rmtree(volume.root / "metrics")
     cli("score", "--memory-limit", "200M", "--threads", "1")
     assert tables(volume.metrics("median-k", "c")) == before
+    shutil.rmtree(volume.root / "metrics")
     cli("score", "--memory-limit", "1M", exits=4)
     assert json.loads(before["run.json"])["replay"].keys() & {"threads", "memory_limit"} == set()
 

@@ -14,8 +14,8 @@ from typing import Any
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.models import Benchmark, Tileset
+from croma_bundle.scoring.record import RUN_SCHEMA
 from croma_bundle.scoring.tables import METRICS
-from croma_bundle.scoring.write import RUN_SCHEMA
 from croma_bundle.verification.panel import Cohort, Generation, Panel
 
 NEW, OLD = "new-1", "old-1"

@@ -7,6 +7,8 @@ import pytest
 
 from croma_bundle.errors import InputError, VerdictFailed
 from croma_bundle.progress import Reporter
+from croma_bundle.scoring.cross import FIRST
+from croma_bundle.scoring.tables import K_SWEEP, M_SWEEP, METRICS, PAIRWISE, PER_SAMPLE
 from croma_bundle.verification.tables import compare_folders, compare_tables
 
 HEADER = "benchmark,encoder,k,ri,croma_median,matrix_sha256"
@@ -70,9 +72,31 @@ def test_compressed_tables_are_compared_by_content(pair):
         compare(pair)
 
 
-def test_files_that_the_reference_has_not_are_not_compared(pair):
+@pytest.mark.parametrize("name", ["more.csv", "per_sample/A.csv.gz"])
+def test_a_table_that_only_ours_has_is_a_difference(pair, name):
+    write(pair[0], "x\n1\n", name)
+    with pytest.raises(VerdictFailed, match=f"{name}: only in {pair[0]}"):
+        compare(pair)
+
+
+def test_what_the_references_run_states_and_its_folder_leaves_out_is_no_difference(pair):
+    """As `results/phantom`, which is kept small."""
+    outputs = {"metrics.csv": "aa", "pairwise.csv": "bb", "per_sample/A.csv": "cc"}
+    write(pair[1], json.dumps({"outputs": outputs}), "run.json")
+    for name in ("pairwise.csv", "per_sample/A.csv.gz"):
+        write(pair[0], "x\n1\n", name)
+    assert compare(pair).cells == 5
+    write(pair[0], "x\n1\n", "per_sample/B.csv.gz")
+    with pytest.raises(VerdictFailed, match=r"one difference[^\n]*\n  per_sample/B.csv.gz: only in"):
+        compare(pair)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"outputs": 1}'])
+def test_a_damaged_run_of_the_reference_states_nothing(pair, content):
+    write(pair[1], content, "run.json")
     write(pair[0], "x\n1\n", "more.csv")
-    compare(pair)
+    with pytest.raises(VerdictFailed, match=r"more.csv: only in"):
+        compare(pair)
 
 
 def test_other_files_of_the_reference_are_not_compared(pair):
@@ -109,7 +133,7 @@ MEASURED = (
 MEASURED += (
     "croma_ltm10 croma_f0 croma_median_lo croma_f0_hi croma_m1 croma_m20 mean_rank croma_rank ltm10_rank rank_lo "
 )
-MEASURED += "camelyon_croma_median tcga-4x4_croma_ltm10"
+MEASURED += "camelyon_croma_median tcga-4x4_croma_ltm10 rank_hi croma_f0_lo win_rate_median win_rate_ltm10"
 
 
 @pytest.mark.parametrize("column", MEASURED.split())
@@ -143,6 +167,20 @@ def test_names_counts_and_choices_must_be_equal_to_the_letter(column, ours, want
     assert differing({column: ours}, {column: wanted}, tolerance=1.0) == [
         f"t.csv row 1 ({wanted}), {column}: {ours or 'empty'}, wanted {wanted or 'empty'}"
     ]
+
+
+EXACT = (
+    "benchmark encoder is_control external protocol k k_panel m alpha n_units design unit confounder "
+    "checkpoint_revision generation pooling precision batch_size device exposed matrix_sha256 selected row "
+    "sample_id subset group_id label undefined a b resolvable_median resolvable_ltm10 on_frontier"
+)
+
+
+@pytest.mark.parametrize("header", [METRICS, K_SWEEP, M_SWEEP, PER_SAMPLE, PAIRWISE, FIRST], ids=lambda h: h[-1])
+def test_every_column_of_our_tables_is_either_measured_or_exact(header):
+    """No number of ours is held to the last bit because nobody thought of it."""
+    measured = {column for column in header if differing({column: "0.1"}, {column: "0.1000001"}) == []}
+    assert measured == set(header) - set(EXACT.split()) | ({"matrix_sha256"} & set(header))  # that one is not compared
 
 
 # --- empty and not a number ---
@@ -276,6 +314,6 @@ def test_a_damaged_table_is_told_by_name_on_either_side(pair, name, content, tol
     assert caught.value.subject == str(pair[side] / name)
 
 
-@pytest.mark.parametrize("tolerance", ["-1", "x"])
+@pytest.mark.parametrize("tolerance", ["-1", "x", "nan", "inf"])
 def test_a_tolerance_that_is_no_distance_is_a_usage_error(pair, cli, tolerance):
     cli("verify", "tables", *pair, "--tolerance", tolerance, exits=2)

@@ -1,4 +1,7 @@
-"""`cross_benchmark.csv`: encoders over several benchmarks, from their written tables alone."""
+"""`cross_benchmark.csv`: encoders over several benchmarks, from their written tables alone.
+
+`cross_benchmark.json` holds the same rows, who was left out and why, and the hash of every `run.json` behind it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from croma_bundle.durable import sha256_file, write_bytes
+from croma_bundle.durable import remove, sha256_file, write_bytes, write_json
 from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all, some
 from croma_bundle.layout import Volume
 from croma_bundle.metrics.bootstrap import SEED, Interval, Replicates, bootstrap, rank_intervals
-from croma_bundle.metrics.ranking import Scores, Standing, standings
+from croma_bundle.metrics.ranking import Scores, standings
+from croma_bundle.scoring.kept import intact
+from croma_bundle.scoring.record import made_with
+from croma_bundle.scoring.tables import as_records
 from croma_bundle.tilemanifest.table import Table, csv_text, read_table
 
 FIRST = ["encoder", "is_control", "on_frontier", "mean_rank", "croma_rank", "ltm10_rank", "rank_lo", "rank_hi"]
@@ -27,13 +33,12 @@ FIRST = ["encoder", "is_control", "on_frontier", "mean_rank", "croma_rank", "ltm
 
 @dataclass(frozen=True)
 class Cross:
-    """The table (header, rows), the ranked standings, their intervals of the mean rank, who was left out and why."""
+    """The table (header; rows, controls last), who was left out and why, and the SHA-256 of each `run.json`."""
 
     header: list[str]
-    rows: list[list[object]]
-    standings: list[Standing]
-    rank_intervals: dict[str, Interval]
+    rows: list[list[Any]]
     left_out: dict[str, str]
+    runs: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def cross_benchmark(volume: Volume, protocol: str, benchmarks: Sequence[str]) ->
     names = sorted(s.encoder for s in placed)
     cohorts = [_resampled(volume, protocol, name, run, names) for name, run in runs.items()] if names else []
     within = rank_intervals(cohorts) if cohorts else {}
-    body: list[list[object]] = [
+    body: list[list[Any]] = [
         [s.encoder, False, s.on_frontier, s.mean_rank, s.croma_rank, s.ltm10_rank, *_ends(within[s.encoder])]
         for s in placed
     ]
@@ -74,11 +79,51 @@ def cross_benchmark(volume: Volume, protocol: str, benchmarks: Sequence[str]) ->
         scores = [rows[str(row[0])].scores for rows in tables.values()]
         row += [value for s in scores if s for value in (s.croma_median, s.croma_ltm10)]
     header = [*FIRST, *(f"{name}_croma_{what}" for name in benchmarks for what in ("median", "ltm10"))]
-    return Cross(header, body, placed, within, left_out)
+    return Cross(header, body, left_out, _hashes(volume, protocol, benchmarks))
 
 
 def write_cross(volume: Volume, protocol: str, cross: Cross) -> None:
-    write_bytes(volume.cross_benchmark(protocol), csv_text(cross.header, cross.rows).encode())
+    """Write the table and, last, the record of what it was made of."""
+    path, content = volume.cross_benchmark(protocol), csv_text(cross.header, cross.rows).encode()
+    remove(volume.cross_record(protocol))
+    write_bytes(path, content)
+    record = {
+        "runs": cross.runs,
+        "versions": made_with(),
+        "left_out": cross.left_out,
+        "columns": cross.header,
+        "rows": as_records(cross.header, cross.rows),
+        "outputs": {path.name: hashlib.sha256(content).hexdigest()},
+    }
+    write_json(volume.cross_record(protocol), record)
+
+
+def standing_cross(volume: Volume, protocol: str, benchmarks: Sequence[str], checked: Sequence[str]) -> Cross | None:
+    """The written table, where it was made of these very runs and all that it was made of stands.
+
+    Args:
+        checked: benchmarks whose tables are known to be their runs'.
+
+    Raises:
+        InputError, ArtifactError: as `cross_benchmark`.
+    """
+    runs = _read_runs(volume, protocol, benchmarks)
+    hashes, path = _hashes(volume, protocol, benchmarks), volume.cross_benchmark(protocol)
+    try:
+        record = json.loads(volume.cross_record(protocol).read_bytes())
+        same = list(record["runs"].items()) == list(hashes.items()) and record["versions"] == made_with()
+        if not same or sha256_file(path) != record["outputs"][path.name]:
+            return None
+        header, left_out = record["columns"], record["left_out"]
+        rows = [[row[column] for column in header] for row in record["rows"]]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    whole = all(intact(volume.metrics(protocol, n), run["outputs"]) for n, run in runs.items() if n not in checked)
+    return Cross(header, rows, left_out, hashes) if whole else None
+
+
+def _hashes(volume: Volume, protocol: str, benchmarks: Sequence[str]) -> dict[str, str]:
+    return {name: sha256_file(volume.metrics(protocol, name) / "run.json") for name in benchmarks}
 
 
 def is_scored(volume: Volume, protocol: str, benchmark: str) -> bool:

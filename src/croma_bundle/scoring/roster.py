@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,9 @@ from croma_bundle.errors import ArtifactError, BundleError, InputError, did_you_
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.models import Encoder
+
+READERS = 4
+"""Files read at once: hashing one keeps a core busy, and more would only make a disk seek."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,10 @@ class Member:
         """Whether it has a say in the shared k: declared names as declared, other imports always."""
         return self.entry.votes if self.entry else True
 
+    def exposed(self, tileset: str) -> bool | None:
+        """Whether its pretraining saw these images; None where nobody says."""
+        return tileset in self.entry.exposed if self.entry else None
+
 
 def load_roster(
     volume: Volume,
@@ -51,6 +61,7 @@ def load_roster(
     fingerprint: str,
     pixels_sha256: str | None,
     wanted: Sequence[str] | None,
+    threads: int | None = None,
 ) -> tuple[list[Member], list[BundleError]]:
     """The members that pass every check, in name order, and why the others were refused.
 
@@ -58,24 +69,36 @@ def load_roster(
         fingerprint: of the tileset's manifest; every matrix must be of these rows.
         pixels_sha256: of the tileset's pixels; every embedded (not imported) matrix must be of these pixels.
         wanted: limits the roster to these names.
+        threads: matrices hashed at once; None: one per core, and never more than `READERS`.
     """
     present = embedded(volume, tileset)
-    members, faults = list[Member](), list[BundleError]()
-    for name in sorted(wanted) if wanted is not None else present:
-        subject = subject_of(tileset, name)
-        if name not in present:
-            found = ", ".join(present) or "nothing is embedded yet"
-            faults.append(InputError(subject, f"it is not embedded{did_you_mean(name, present)}", found=found))
-            continue
-        try:
-            sidecar, matrix = verify_pair(volume, tileset, name)
-            entry = catalogue.encoders.get(name) if is_external(sidecar) else _declared(catalogue, name, subject)
-            _require_rows_and_pixels(sidecar, subject, fingerprint, pixels_sha256)
-        except BundleError as fault:
-            faults.append(fault)
-            continue
-        members.append(Member(name, sidecar, sha256_file(volume.sidecar(tileset, name)), matrix, entry))
-    return members, faults
+    declared = functools.partial(_member, volume, catalogue, tileset, fingerprint, pixels_sha256, present)
+    with ThreadPoolExecutor(min(READERS, threads or READERS, len(os.sched_getaffinity(0)))) as pool:
+        found = list(pool.map(declared, sorted(wanted) if wanted is not None else present))
+    return [m for m in found if isinstance(m, Member)], [f for f in found if isinstance(f, BundleError)]
+
+
+def _member(
+    volume: Volume,
+    catalogue: Catalogue,
+    tileset: str,
+    fingerprint: str,
+    pixels_sha256: str | None,
+    present: Sequence[str],
+    name: str,
+) -> Member | BundleError:
+    """The checked member of this name, or why it is refused."""
+    subject = subject_of(tileset, name)
+    if name not in present:
+        found = ", ".join(present) or "nothing is embedded yet"
+        return InputError(subject, f"it is not embedded{did_you_mean(name, present)}", found=found)
+    try:
+        sidecar, matrix = verify_pair(volume, tileset, name)
+        entry = catalogue.encoders.get(name) if is_external(sidecar) else _declared(catalogue, name, subject)
+        _require_rows_and_pixels(sidecar, subject, fingerprint, pixels_sha256)
+    except BundleError as fault:
+        return fault
+    return Member(name, sidecar, sha256_file(volume.sidecar(tileset, name)), matrix, entry)
 
 
 def _declared(catalogue: Catalogue, name: str, subject: str) -> Encoder:

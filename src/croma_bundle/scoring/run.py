@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
 from croma_bundle.artifacts.pair import embedded
-from croma_bundle.durable import lock, sha256_file
+from croma_bundle.durable import lock
 from croma_bundle.errors import BundleError, InputError, raise_all, some
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.models import Benchmark, Tileset
 from croma_bundle.metrics.mari import require_tau
 from croma_bundle.progress import Reporter
-from croma_bundle.scoring.cross import cross_benchmark, is_scored, write_cross
-from croma_bundle.scoring.roster import Member, load_roster
-from croma_bundle.scoring.score import BenchmarkScore, Knobs, score_benchmark
+from croma_bundle.scoring.cross import cross_benchmark, is_scored, standing_cross, write_cross
+from croma_bundle.scoring.kept import standing
+from croma_bundle.scoring.record import inputs_of, planned
+from croma_bundle.scoring.roster import load_roster
+from croma_bundle.scoring.score import Knobs, say_incomplete, score_benchmark
 from croma_bundle.scoring.survey_cache import SurveyCache
 from croma_bundle.scoring.tables import METRICS, as_records, metrics_rows
 from croma_bundle.scoring.terminal import benchmark_text, cross_text
-from croma_bundle.scoring.view import View, build_view
+from croma_bundle.scoring.view import build_view
 from croma_bundle.scoring.write import write_score
 from croma_bundle.tilemanifest.manifest import TileManifest, load_manifest
 from croma_bundle.tilemanifest.pixel_record import read_pixels
@@ -106,9 +109,6 @@ def _score_one(
     tileset = catalogue.tileset(benchmark.tileset)
     manifest, pixels = _frozen(volume, tileset, benchmark.name)
     view = build_view(volume, benchmark, manifest, confounder)
-    if override and "/" in override:
-        detail = "Its tables go to <benchmark>@<confounder>; rename the column in a cohort of another name."
-        raise InputError(f"confounder {override!r}", "this column's name cannot name a folder", detail=detail)
     fingerprint = manifest.fingerprint(tileset.confounder)
     members, refused = load_roster(
         volume,
@@ -117,18 +117,25 @@ def _score_one(
         fingerprint=fingerprint,
         pixels_sha256=pixels,
         wanted=request.encoders,
+        threads=request.knobs.threads,
     )
     if request.encoders is not None:
         reporter.say(f"{benchmark.name}: --encoders limits what is scored, and the panel that decides k")
     if not members:
         raise_all(refused)
     protocol = request.knobs.protocol or benchmark.protocol
-    inputs = _inputs(volume, view, tileset, fingerprint, pixels, members)
+    inputs = inputs_of(volume, view, fingerprint, pixels, members)
+    plan = planned(view, protocol, request.knobs, request.encoders, inputs)
+    folder = volume.metrics(protocol, benchmark.name, override)
+    if not refused and (found := standing(folder, plan)):
+        say_incomplete(benchmark.name, found[0]["resolved"]["incomplete_subsets"].items(), reporter)
+        _show(volume, *found, folder, reporter, unchanged=True)
+        return []
     cache = SurveyCache(volume, tileset.name, inputs["view_sha256"])
     score = score_benchmark(view, members, protocol, request.knobs, reporter, cache)
-    folder = volume.metrics(protocol, benchmark.name, override)
-    write_score(volume, score, inputs, folder, request.encoders, refused)
-    _show(volume, score, folder, reporter, refused)
+    metrics = metrics_rows(score)
+    run = write_score(folder, score, metrics, plan, refused)
+    _show(volume, run, as_records(METRICS, metrics), folder, reporter, refused)
     return [*refused, *score.faults]
 
 
@@ -150,36 +157,22 @@ def _frozen(volume: Volume, tileset: Tileset, benchmark: str) -> tuple[TileManif
     return manifest, read_pixels(volume, tileset.name, manifest).pixels_sha256
 
 
-def _inputs(
-    volume: Volume,
-    view: View,
-    tileset: Tileset,
-    fingerprint: str,
-    pixels: str | None,
-    members: Sequence[Member],
-) -> dict[str, Any]:
-    return {
-        "tileset": tileset.name,
-        "manifest_sha256": sha256_file(volume.tile_manifest(tileset.name)),
-        "manifest_fingerprint": fingerprint,
-        "view_sha256": view.sha256(),
-        "pixels_sha256": pixels,
-        "encoders": {
-            m.name: {"matrix_sha256": m.sidecar["matrix_sha256"], "sidecar_sha256": m.sidecar_sha256} for m in members
-        },
-    }
-
-
 def _show(
-    volume: Volume, score: BenchmarkScore, folder: Any, reporter: Reporter, refused: Sequence[BundleError]
+    volume: Volume,
+    run: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    folder: Path,
+    reporter: Reporter,
+    refused: Sequence[BundleError] = (),
+    *,
+    unchanged: bool = False,
 ) -> None:
-    text = benchmark_text(score)
+    text = benchmark_text(run, rows)
     if refused:
         text += f"\n  note: {len(refused)} refused, see the errors: {some([fault.subject for fault in refused])}"
     where = volume.shown(folder)
-    reporter.result(
-        f"{text}\n  written to {where}\n", "scored", folder=where, rows=as_records(METRICS, metrics_rows(score))
-    )
+    end = f"unchanged: {where}" if unchanged else f"written to {where}"
+    reporter.result(f"{text}\n  {end}\n", "scored", folder=where, unchanged=unchanged, rows=rows)
 
 
 def _cross(
@@ -203,13 +196,16 @@ def _cross(
         reporter.say(f"cross-benchmark table: waits for {', '.join(missing)} ({protocol})")
         return []
     try:
-        cross = cross_benchmark(volume, protocol, names)
+        found = standing_cross(volume, protocol, names, scored)
+        cross = found or cross_benchmark(volume, protocol, names)
     except BundleError as fault:
         return [fault]
-    write_cross(volume, protocol, cross)
+    if not found:
+        write_cross(volume, protocol, cross)
     where = volume.shown(volume.cross_benchmark(protocol))
-    text = f"{cross_text(cross, protocol, names)}\n  written to {where}\n"
-    reporter.result(text, "cross", file=where, rows=as_records(cross.header, cross.rows), left_out=cross.left_out)
+    text = f"{cross_text(cross, protocol, names)}\n  {'unchanged:' if found else 'written to'} {where}\n"
+    rows = as_records(cross.header, cross.rows)
+    reporter.result(text, "cross", file=where, unchanged=bool(found), rows=rows, left_out=cross.left_out)
     return []
 
 

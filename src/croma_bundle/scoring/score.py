@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,8 +111,7 @@ def score_benchmark(
         CohortError: the cohort cannot be scored, or no encoder can.
     """
     cohort = view.cohort()
-    for subset, reason in cohort.incomplete:
-        reporter.warn(f"{view.benchmark.name}: subset {subset} is not scored: {reason}")
+    say_incomplete(view.benchmark.name, cohort.incomplete, reporter)
     surveys, refused = _survey_all(view, cohort, members, knobs, reporter, cache)
     if not surveys:
         _nothing_scored(view, refused)
@@ -124,6 +123,12 @@ def score_benchmark(
             scores.append(_score_one(view, member, found, k if k is not None else found.k_star, knobs))
     replicates = _bootstrap(cohort, scores, knobs.seed)
     return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, replicates, refused)
+
+
+def say_incomplete(benchmark: str, incomplete: Iterable[tuple[str, str]], reporter: Reporter) -> None:
+    """Warn of each subset that is not scored."""
+    for subset, reason in incomplete:
+        reporter.warn(f"{benchmark}: subset {subset} is not scored: {reason}")
 
 
 def _survey_all(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from croma_bundle.metrics.bootstrap import Replicates, interval, win_rate
 from croma_bundle.metrics.ranking import resolvable
@@ -65,6 +69,8 @@ PAIRWISE = [
     *["benchmark", "a", "b", "win_rate_median", "win_rate_ltm10", "resolvable_median", "resolvable_ltm10"],
 ]
 
+LINES = 2_000
+"""Rows of a table of samples that are made at a time."""
 Rows = list[list[Any]]
 
 
@@ -89,18 +95,36 @@ def m_sweep_rows(score: BenchmarkScore) -> Rows:
     ]
 
 
-def per_sample_rows(score: BenchmarkScore, encoder: EncoderScore) -> Rows:
-    """One row per evaluation unit: `row` is the tileset's (and the matrix's) row, from 0; a margin column stays empty
-    where CRoMa is undefined at that m."""
-    view, point = score.view, encoder.point
-    ri, mari, margins = point.unit_ri.tolist(), point.unit_mari.tolist(), encoder.unit_margins.tolist()
-    padding = [None] * max(0, M_MAX - encoder.unit_margins.shape[1])
-    rows = []
-    for unit, i in enumerate(encoder.survey.unit_rows.tolist()):
-        subset = view.subsets[i] if view.subsets is not None else ""
-        place = [int(view.rows[i]), view.sample_ids[i], subset, view.groups[i], view.labels[i], view.confounders[i]]
-        rows.append([*place, ri[unit], mari[unit], str(point.undefined[unit]), *margins[unit][:M_MAX], *padding])
-    return rows
+def places(score: BenchmarkScore) -> list[str]:
+    """The leading cells of the table of samples, one text per evaluation unit: the same for every encoder."""
+    view = score.view
+    rows = [i for scope in score.cohort.scopes for i in scope.rows.tolist()]
+    columns = (view.rows.tolist(), view.sample_ids, view.subsets, view.groups, view.labels, view.confounders)
+    cells = ([column[i] for i in rows] if column is not None else [""] * len(rows) for column in columns)
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(zip(*cells, strict=True))
+    return buffer.getvalue().split("\n")[:-1]  # no value holds a newline
+
+
+def per_sample_text(encoder: EncoderScore, places: Sequence[str]) -> Iterator[str]:
+    """The table of samples, some rows at a time: one row per evaluation unit, `row` is the tileset's (and the matrix's)
+    row, from 0; a margin stays empty where CRoMa is undefined at that m."""
+    yield ",".join(PER_SAMPLE) + "\n"
+    point, margins = encoder.point, encoder.unit_margins[:, :M_MAX]
+    cells = repr if not np.isnan(margins).any() else _number
+    padding = [""] * (M_MAX - margins.shape[1])
+    for first in range(0, len(places), LINES):
+        part = slice(first, first + LINES)
+        columns = (map(_number, of[part].tolist()) for of in (point.unit_ri, point.unit_mari))
+        units = zip(places[part], *columns, point.undefined[part].tolist(), margins[part].tolist(), strict=True)
+        yield "".join(
+            f"{place},{ri},{mari},{undefined},{','.join([*map(cells, of_m), *padding])}\n"
+            for place, ri, mari, undefined, of_m in units
+        )
+
+
+def _number(value: float) -> str:
+    return repr(value) if value == value else ""
 
 
 def pairwise_rows(score: BenchmarkScore) -> Rows:
@@ -142,7 +166,6 @@ def _metrics(score: BenchmarkScore, encoder: EncoderScore) -> Mapping[str, Any]:
         "croma_ltm10": margin.ltm10 if margin else None,
         "croma_f0": margin.f0 if margin else None,
     }
-    exposed = score.view.benchmark.tileset in member.entry.exposed if member.entry else None
     return {
         "benchmark": score.view.benchmark.name,
         "encoder": member.name,
@@ -175,6 +198,6 @@ def _metrics(score: BenchmarkScore, encoder: EncoderScore) -> Mapping[str, Any]:
         "precision": member.sidecar["precision"],
         "batch_size": member.sidecar["batch_size"],
         "device": member.sidecar["environment"]["device"],
-        "exposed": exposed,
+        "exposed": member.exposed(score.view.benchmark.tileset),
         "matrix_sha256": member.sidecar["matrix_sha256"],
     }

@@ -1,30 +1,30 @@
-"""The tables as a person reads them in a terminal."""
+"""The tables as a person reads them in a terminal, from what is written: `run.json` and the rows of `metrics.json`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from croma_bundle.errors import some
-from croma_bundle.metrics.bootstrap import interval
 from croma_bundle.metrics.ranking import resolvable
 from croma_bundle.scoring.cross import Cross
-from croma_bundle.scoring.score import BenchmarkScore, EncoderScore
 
 MISSING = "–"
 NOBODY = "  (no encoder to rank)"
 INTERVAL = "95 % interval"
 """The column of the median's, left out on a terminal that is too narrow for it."""
 ANY_WIDTH = 1_000
-Cell = Callable[[EncoderScore], str]
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
 
 
-def benchmark_text(score: BenchmarkScore) -> str:
+def benchmark_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """A scored benchmark: what decided k, the ranked encoders by CRoMa, and the controls set apart."""
-    ranked = [e for e in score.encoders if not e.member.is_control]
-    controls = [e for e in score.encoders if e.member.is_control]
-    columns = _columns(score)
+    ranked = [row for row in rows if not row["is_control"]]
+    controls = [row for row in rows if row["is_control"]]
+    columns = _columns(run)
     lines = aligned([list(columns), *_cells(ranked, columns), *_cells(controls, columns)])
     if len(lines[0]) > _width():
         del columns[INTERVAL]
@@ -34,21 +34,22 @@ def benchmark_text(score: BenchmarkScore) -> str:
         body.append(NOBODY)
     if controls:
         body += ["controls, not ranked", *lines[1 + len(ranked) :]]
-    return "\n".join([_headline(score), *body, *_footnotes(score)])
+    return "\n".join([_headline(run), *body, *_footnotes(run, rows)])
 
 
 def cross_text(cross: Cross, protocol: str, benchmarks: Sequence[str]) -> str:
     """The cross-benchmark table, best mean rank first; frontier members carry a star, ties an equals sign."""
-    ranks = [s.mean_rank for s in cross.standings]
-    rows = [["", "encoder", "mean rank", INTERVAL, "CRoMa rank", "LTM10 rank"]]
-    for s in cross.standings:
-        within = cross.rank_intervals[s.encoder]
-        star, tie = "*" if s.on_frontier else "", "=" if ranks.count(s.mean_rank) > 1 else ""
-        means = [f"{tie}{s.mean_rank:.2f}", f"[{within.lo:.2f}, {within.hi:.2f}]"]
-        rows.append([star, s.encoder, *means, f"{s.croma_rank:.2f}", f"{s.ltm10_rank:.2f}"])
-    controls = [str(row[0]) for row in cross.rows if row[1]]
-    nobody = [] if cross.standings else [NOBODY]
-    lines = [f"over {', '.join(benchmarks)} · {protocol} · * Pareto frontier", *aligned(rows), *nobody]
+    rows = [dict(zip(cross.header, row, strict=True)) for row in cross.rows]
+    placed = [row for row in rows if not row["is_control"]]
+    means = [row["mean_rank"] for row in placed]
+    table = [["", "encoder", "mean rank", INTERVAL, "CRoMa rank", "LTM10 rank"]]
+    for row in placed:
+        star, tie = "*" if row["on_frontier"] else "", "=" if means.count(row["mean_rank"]) > 1 else ""
+        mean = [f"{tie}{row['mean_rank']:.2f}", f"[{row['rank_lo']:.2f}, {row['rank_hi']:.2f}]"]
+        table.append([star, row["encoder"], *mean, f"{row['croma_rank']:.2f}", f"{row['ltm10_rank']:.2f}"])
+    controls = [row["encoder"] for row in rows if row["is_control"]]
+    nobody = [] if placed else [NOBODY]
+    lines = [f"over {', '.join(benchmarks)} · {protocol} · * Pareto frontier", *aligned(table), *nobody]
     lines += [f"controls, not ranked: {', '.join(controls)}"] if controls else []
     return "\n".join([*lines, *(f"left out: {name} ({why})" for name, why in sorted(cross.left_out.items()))])
 
@@ -64,22 +65,26 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _columns(score: BenchmarkScore) -> dict[str, Cell]:
-    own_k: dict[str, Cell] = {"k": lambda e: str(e.point.k)} if score.k is None else {}
+def _columns(run: Mapping[str, Any]) -> dict[str, Cell]:
+    own_k: dict[str, Cell] = {"k": lambda row: str(row["k"])} if run["resolved"]["k"] is None else {}
     return {
-        "encoder": lambda e: e.member.name + (" (external)" if e.member.external else ""),
+        "encoder": lambda row: row["encoder"] + (" (external)" if row["external"] else ""),
         **own_k,
-        "CRoMa median": lambda e: f"{e.margin.median:+.3f}" if e.margin else MISSING,
-        INTERVAL: lambda e: _of_median(score, e),
-        "LTM10": lambda e: f"{e.margin.ltm10:+.3f}" if e.margin else MISSING,
-        "F(0)": lambda e: f"{e.margin.f0:.3f}" if e.margin else MISSING,
-        "RI": lambda e: f"{e.point.ri:.3f}",
-        "MaRI": lambda e: f"{e.point.mari:.3f}",
-        "tau": lambda e: f"{e.point.tau:#.3g}",
-        "support": lambda e: f"{100 * e.point.support:.1f} %",
-        "bio": lambda e: f"{e.point.bio_bacc:.3f}",
-        "confounder": lambda e: f"{e.point.conf_bacc:.3f}",
+        "CRoMa median": _figure("croma_median", "+.3f"),
+        INTERVAL: _of_median,
+        "LTM10": _figure("croma_ltm10", "+.3f"),
+        "F(0)": _figure("croma_f0", ".3f"),
+        "RI": _figure("ri", ".3f"),
+        "MaRI": _figure("mari", ".3f"),
+        "tau": _figure("tau", "#.3g"),
+        "support": lambda row: f"{100 * row['support']:.1f} %",
+        "bio": _figure("bio_bacc", ".3f"),
+        "confounder": _figure("conf_bacc", ".3f"),
     }
+
+
+def _figure(column: str, spec: str) -> Cell:
+    return lambda row: MISSING if row[column] is None else format(row[column], spec)
 
 
 def _width() -> int:
@@ -90,41 +95,47 @@ def _width() -> int:
         return ANY_WIDTH
 
 
-def _of_median(score: BenchmarkScore, encoder: EncoderScore) -> str:
-    if encoder.member.name not in score.replicates:
+def _of_median(row: Row) -> str:
+    if row["croma_median_lo"] is None:
         return MISSING
-    found = interval(score.replicates[encoder.member.name].median)
-    return f"[{found.lo:+.3f}, {found.hi:+.3f}]"
+    return f"[{row['croma_median_lo']:+.3f}, {row['croma_median_hi']:+.3f}]"
 
 
-def _cells(encoders: Sequence[EncoderScore], columns: dict[str, Cell]) -> list[list[str]]:
-    ordered = sorted(encoders, key=lambda e: (e.margin is None, -(e.margin.median if e.margin else 0), e.member.name))
-    return [[cell(encoder) for cell in columns.values()] for encoder in ordered]
+def _cells(rows: Sequence[Row], columns: dict[str, Cell]) -> list[list[str]]:
+    ordered = sorted(rows, key=lambda row: (*_by_margin(row), row["encoder"]))
+    return [[cell(row) for cell in columns.values()] for row in ordered]
 
 
-def _headline(score: BenchmarkScore) -> str:
-    view, cohort = score.view, score.cohort
-    k = score.panel_rule if score.k is None else f"k = {score.k} ({score.panel_rule})"
-    units = f"{cohort.n_units:,} {cohort.unit}s of {len(cohort.group_names):,} groups"
-    m = f"m = {score.knobs.m}"
-    return f"{view.benchmark.name} · {score.protocol}, {k}, {m} · confounder {view.confounder} · {units}"
+def _by_margin(row: Row) -> tuple[bool, float]:
+    """Sorts by CRoMa, the best first and those without it last."""
+    margin = row["croma_median"]
+    return margin is None, 0 if margin is None else -margin
 
 
-def _footnotes(score: BenchmarkScore) -> list[str]:
-    notes = _pairs(score)
-    notes += [f"{e.member.name}: {e.point.tau_note}" for e in score.encoders if e.point.tau_note]
-    if undefined := [e.member.name for e in score.encoders if e.margin is None]:
-        notes.append(f"no CRoMa at m = {score.knobs.m}: {', '.join(undefined)}; the errors say why")
-    notes += [f"subset {name} is not scored: {reason}" for name, reason in score.cohort.incomplete]
-    capped = {e.point.capped_rows for e in score.encoders} - {0}
+def _headline(run: Mapping[str, Any]) -> str:
+    replay, resolved = run["replay"], run["resolved"]
+    k = resolved["k_rule"] if resolved["k"] is None else f"k = {resolved['k']} ({resolved['k_rule']})"
+    units = f"{resolved['n_units']:,} {resolved['unit']}s of {resolved['n_groups']:,} groups"
+    how = f"{replay['protocol']}, {k}, m = {replay['m']}"
+    return f"{replay['benchmark']} · {how} · confounder {replay['confounder']} · {units}"
+
+
+def _footnotes(run: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    resolved = run["resolved"]
+    notes = _pairs(rows)
+    notes += [f"{name}: {note}" for name, note in resolved["tau_notes"].items()]
+    if undefined := [row["encoder"] for row in rows if row["croma_median"] is None]:
+        notes.append(f"no CRoMa at m = {run['replay']['m']}: {', '.join(undefined)}; the errors say why")
+    notes += [f"subset {name} is not scored: {reason}" for name, reason in resolved["incomplete_subsets"].items()]
+    capped = max(resolved["rows_with_fewer_than_k_candidates"].values())
     if capped:
-        notes.append(f"up to {max(capped):,} rows have fewer than k candidates; fewer neighbours are used for them")
+        notes.append(f"up to {capped:,} rows have fewer than k candidates; fewer neighbours are used for them")
     return [f"  note: {note}" for note in notes]
 
 
-def _pairs(score: BenchmarkScore) -> list[str]:
+def _pairs(rows: Sequence[Row]) -> list[str]:
     """How many ranked pairs the median cannot tell apart, and which, the best first; nothing where there is no pair."""
-    medians = {e.member.name: e.margin.median for e in score.encoders if e.margin and not e.member.is_control}
+    medians = {r["encoder"]: r["croma_median"] for r in rows if not r["is_control"] and r["croma_median"] is not None}
     pairs = list(combinations(sorted(medians, key=lambda name: (-medians[name], name)), 2))
     close = [f"{a} ~ {b}" for a, b in pairs if not resolvable(medians[a], medians[b])]
     if not pairs:

@@ -44,16 +44,17 @@ def read_table(path: Path, required: Sequence[str]) -> Table:
         header = tuple(name.strip() for name in next(reader, []))
         _check_header(path, header, required, text)
         rows, lines, faults = [], [], []
+        quoted = '"' in text  # only what is quoted can hold a newline
         for raw in reader:
             if not raw:
                 continue
             line = reader.line_num
             if len(raw) != len(header):
                 faults.append(f"line {line}: {len(raw)} values under {len(header)} column names")
-            elif bad := [c for c, v in zip(header, raw, strict=True) if "\n" in v or "\r" in v]:
+            elif quoted and (bad := [c for c, v in zip(header, raw, strict=True) if "\n" in v or "\r" in v]):
                 faults.append(f"line {line}: a newline inside {bad[0]}")
             else:
-                rows.append(tuple(value.strip() for value in raw))
+                rows.append(tuple(map(str.strip, raw)))
                 lines.append(line)
     except csv.Error as error:
         raise TileManifestError(str(path), f"line {reader.line_num}: this is not CSV ({error})") from None
@@ -76,7 +77,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([value if type(value) is str else _cell(value) for value in row] for row in rows)
     return buffer.getvalue()
 
 

@@ -14,7 +14,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from croma_bundle.artifacts.environment import bundle_version, versions
 from croma_bundle.artifacts.pair import embedded, subject_of
 from croma_bundle.artifacts.sidecar import read_sidecar
 from croma_bundle.durable import sha256_file
@@ -247,13 +246,15 @@ def _resolved_differences(found: Any, wanted: Any, where: str) -> list[str]:
 def _versions(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     if theirs == ours:
         return ""
-    return f"made with {_named(theirs)}; here {_named({'bundle': bundle_version(), **ours, **versions(['numpy'])})}"
+    return f"made with {_named(theirs)}; here {_named(ours)}"
 
 
 def _named(made: Mapping[str, Any]) -> str:
     bundle = made.get("bundle") or {}
     commit = str(bundle.get("git_commit") or "no commit")[:12]
-    return f"croma-bundle {bundle.get('version')} ({commit}), Python {made.get('python')}, numpy {made.get('numpy')}"
+    code = str(made.get("source_sha256") or "unknown")[:12]
+    version = f"croma-bundle {bundle.get('version')} ({commit}), code {code}"
+    return f"{version}, Python {made.get('python')}, numpy {made.get('numpy')}"
 
 
 def _short(value: Any) -> str:

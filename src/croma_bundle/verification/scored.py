@@ -9,7 +9,7 @@ from typing import Any
 
 from croma_bundle.durable import sha256_file
 from croma_bundle.errors import ArtifactError, InputError
-from croma_bundle.scoring.write import RUN_SCHEMA
+from croma_bundle.scoring.record import RUN_SCHEMA
 from croma_bundle.tilemanifest.table import read_table
 
 BLOCKS = ("replay", "resolved", "inputs", "outputs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import math
 import re
 import zlib
@@ -17,7 +18,7 @@ from croma_bundle.progress import Reporter
 
 MEASURED = re.compile(
     r"tau|bio_bacc|conf_bacc|ri|mari|delta|support|(ss|oo|mixed)_undefined|croma_.+|mean_rank|ltm10_rank|rank_(lo|hi)"
-    r"|.+_croma_(median|ltm10)"
+    r"|.+_croma_(median|ltm10)|win_rate_(median|ltm10)"
 )
 """Columns of measured numbers, which may differ by the tolerance. All others are names, counts and choices."""
 NOT_COMPARED = {"matrix_sha256"}
@@ -37,6 +38,9 @@ class Verdict:
 def compare_folders(ours: Path, reference: Path, tolerance: float, reporter: Reporter) -> Verdict:
     """Compare every `.csv` and `.csv.gz` of `reference` with its namesake in `ours`.
 
+    A table that only `ours` has is a difference, unless the reference's `run.json` states it: a small reference may
+    leave tables out.
+
     Raises:
         InputError: a folder is not there, the reference has no tables, or a table cannot be read.
         VerdictFailed: something differs; says what.
@@ -44,12 +48,11 @@ def compare_folders(ours: Path, reference: Path, tolerance: float, reporter: Rep
     for folder in (ours, reference):
         if not folder.is_dir():
             raise InputError(str(folder), "there is no such folder of tables")
-    names = sorted(
-        str(p.relative_to(reference)) for p in reference.rglob("*.csv*") if p.name.endswith((".csv", ".csv.gz"))
-    )
+    names = sorted(_tables(reference))
     if not names:
         raise InputError(str(reference), "there is no table to compare with", wanted="*.csv or *.csv.gz")
-    cells, largest, differing = 0, 0.0, list[str]()
+    more = sorted(_tables(ours) - {*names, *_stated(reference)})
+    cells, largest, differing = 0, 0.0, [f"{name}: only in {ours}" for name in more]
     for name in names:
         if not (ours / name).exists():
             differing.append(f"{name}: missing in {ours}")
@@ -58,17 +61,30 @@ def compare_folders(ours: Path, reference: Path, tolerance: float, reporter: Rep
         cells, largest = cells + verdict.cells, max(largest, verdict.largest)
         differing += verdict.differing
     if differing:
-        more = [f"and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
+        rest = [f"and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
         count = "one difference" if len(differing) == 1 else f"{len(differing)} differences"
         raise VerdictFailed(
             f"{ours} against {reference}",
             f"{count} (numbers may differ by {tolerance:g})",
-            detail="\n  ".join([*differing[:SHOWN], *more]),
+            detail="\n  ".join([*differing[:SHOWN], *rest]),
         )
     count = "one table" if len(names) == 1 else f"{len(names)} tables"
     text = f"equal: {count}, {cells:,} cells, numbers within {tolerance:g} (largest difference {largest:.2g})"
     reporter.result(text, "verdict", equal=True, tables=len(names), cells=cells, largest=largest)
     return Verdict(cells, largest, differing)
+
+
+def _tables(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*.csv*") if p.name.endswith((".csv", ".csv.gz"))}
+
+
+def _stated(folder: Path) -> set[str]:
+    """The table files that the folder's `run.json` states; none where it has no such thing."""
+    try:
+        outputs = json.loads((folder / "run.json").read_bytes())["outputs"]
+        return {name for output in outputs for name in (output, f"{output}.gz")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return set()
 
 
 def compare_tables(ours: list[list[str]], reference: list[list[str]], name: str, tolerance: float) -> Verdict:

@@ -1,0 +1,126 @@
+"""`run.json`: the knobs, what they resolved to, versions, and the hashes of every input and table."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import croma_bundle
+from croma_bundle.artifacts.environment import bundle_version, versions
+from croma_bundle.durable import json_bytes, sha256_file
+from croma_bundle.errors import BundleError
+from croma_bundle.layout import Volume
+from croma_bundle.scoring.roster import Member
+from croma_bundle.scoring.score import BenchmarkScore, Knobs
+from croma_bundle.scoring.view import View
+
+RUN_SCHEMA = 1
+PLANNED = ("schema", "replay", "versions", "inputs")
+"""The parts that are known before anything is scored; where they are equal, so are the tables."""
+CODE = ("artifacts", "durable", "errors", "layout", "manifests", "metrics", "progress", "scoring", "tilemanifest")
+"""The modules and packages of ours that scoring imports."""
+ORDER = ("schema", "replay", "resolved", "versions", "inputs", "outputs")
+
+
+def planned(
+    view: View, protocol: str, knobs: Knobs, limited_to: Sequence[str] | None, inputs: dict[str, Any]
+) -> dict[str, Any]:
+    """The parts of `run.json` that decide all others."""
+    declared = view.benchmark
+    parts = {
+        "schema": RUN_SCHEMA,
+        "replay": {
+            "command": "score",
+            "benchmark": declared.name,
+            "protocol": protocol,
+            "confounder": view.confounder,
+            "encoders": sorted(limited_to) if limited_to is not None else None,
+            "k_grid": knobs.k_grid or declared.k_grid,
+            "k_max": knobs.k_max or declared.k_max,
+            "k": knobs.k,
+            "tau": knobs.tau,
+            "m": knobs.m,
+            "seed": knobs.seed,
+        },
+        "versions": made_with(),
+        "inputs": inputs,
+    }
+    as_written: dict[str, Any] = json.loads(json_bytes(parts))
+    return as_written
+
+
+def made_with() -> dict[str, Any]:
+    """Versions that may move a number; `source_sha256` also tells a checkout with changes from its commit."""
+    made = {"bundle": bundle_version(), "source_sha256": _source_sha256(), "python": platform.python_version()}
+    return {**made, **versions(["numpy"])}
+
+
+def inputs_of(
+    volume: Volume, view: View, fingerprint: str, pixels: str | None, members: Sequence[Member]
+) -> dict[str, Any]:
+    """What is scored: the rows, and of each encoder its matrix and what its declaration says of it."""
+    tileset = view.benchmark.tileset
+    return {
+        "tileset": tileset,
+        "manifest_sha256": sha256_file(volume.tile_manifest(tileset)),
+        "manifest_fingerprint": fingerprint,
+        "view_sha256": view.sha256(),
+        "pixels_sha256": pixels,
+        "encoders": {
+            m.name: {
+                "matrix_sha256": m.sidecar["matrix_sha256"],
+                "sidecar_sha256": m.sidecar_sha256,
+                "control": m.is_control,
+                "votes": m.votes,
+                "exposed": m.exposed(tileset),
+            }
+            for m in members
+        },
+    }
+
+
+def resolved(score: BenchmarkScore, refused: Sequence[BundleError]) -> dict[str, Any]:
+    """What the knobs came to, and what could not be scored."""
+    view, cohort = score.view, score.cohort
+    cells = Counter(zip(view.labels, view.confounders, strict=True))
+    return {
+        "k": score.k,
+        "k_rule": score.panel_rule,
+        "k_panel": list(score.panel),
+        "k_star": {e.member.name: e.survey.k_star for e in score.encoders},
+        "usable_k": list(score.encoders[0].survey.usable_k),
+        "tau": {e.member.name: e.point.tau for e in score.encoders},
+        "tau_notes": {e.member.name: e.point.tau_note for e in score.encoders if e.point.tau_note},
+        "rows_with_fewer_than_k_candidates": {e.member.name: e.point.capped_rows for e in score.encoders},
+        "m_sweep_ends": {e.member.name: e.m_end for e in score.encoders if e.m_end},
+        "croma_undefined": {e.member.name: str(e.fault) for e in score.encoders if e.fault},
+        "refused": [fault.paragraph() for fault in (*refused, *score.refused)],
+        "design": cohort.design,
+        "unit": cohort.unit,
+        "n_rows": cohort.n_rows,
+        "n_units": cohort.n_units,
+        "n_groups": len(cohort.group_names),
+        "scopes": [scope.name for scope in cohort.scopes],
+        "incomplete_subsets": dict(cohort.incomplete),
+        "cells": [{"label": a, "confounder": b, "rows": n} for (a, b), n in sorted(cells.items())],
+    }
+
+
+@functools.cache
+def _source_sha256() -> str:
+    """SHA-256 over the code that scores, by name and content."""
+    root = Path(croma_bundle.__file__).parent
+    files = [
+        p for room in CODE for pattern in (f"{room}.py", f"{room}/*.py", f"{room}/*.so") for p in root.glob(pattern)
+    ]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
