@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from croma_bundle.metrics import candidates
+from croma_bundle.metrics import arrangement, candidates
 from croma_bundle.metrics.croma import unit_margins
 from croma_bundle.metrics.neighbours import OS, SO, typed_neighbours
 from croma_bundle.metrics.operating_k import k_grid
@@ -85,17 +85,27 @@ def test_a_bad_guess_costs_time_and_changes_no_bit(monkeypatch, limit, cuts):
     x, *codes = cohort(n=500)
     wanted = typed_neighbours(x, *codes, k=21, m=5, cuts=cuts)
 
-    def bad(a, k, m, pool):
-        same_for_all = np.full(len(a.given), limit, dtype=np.float32)
-        return candidates.Guess(same_for_all, same_for_all, same_for_all, expected=500)
+    def bad(a, block, product, k_rank, m_rank):
+        return (np.full(len(product), limit, dtype=np.float32),) * 3
 
     monkeypatch.setattr(candidates, "guess", bad)
+    monkeypatch.setattr(arrangement, "SAMPLE", 100)
     assert same(typed_neighbours(x, *codes, k=21, m=5, cuts=cuts), wanted)
 
 
+@pytest.mark.parametrize("labels", [3, 20])
+@pytest.mark.parametrize("size", [1, 33, 700, 2000])  # of 1,500 rows: a twentieth at least, and all at most
+def test_the_size_of_the_sample_changes_no_bit(monkeypatch, size, labels):
+    x, *codes = cohort(labels=labels, centres=labels)
+    wanted = typed_neighbours(x, *codes, k=21, m=5)
+    monkeypatch.setattr(arrangement, "SAMPLE", size)
+    assert same(typed_neighbours(x, *codes, k=21, m=5), wanted)
+
+
 def test_a_flood_of_duplicates_is_searched_exhaustively_and_ties_stay_in_row_order(monkeypatch):
-    monkeypatch.setattr(candidates, "SAMPLE", 64)
+    monkeypatch.setattr(arrangement, "SAMPLE", 64)
     monkeypatch.setattr(candidates, "TOO_MANY", 1)
+    monkeypatch.setattr(candidates, "SPARE", 64)
     x, labels, confounders, _ = cohort(n=1200, groups=1200)
     groups = np.arange(1200)
     x[::2] = x[0]
@@ -124,12 +134,11 @@ def test_block_size_threads_and_what_is_held_change_no_bit(options):
 def test_the_error_band_holds_for_every_pair():
     from concurrent.futures import ThreadPoolExecutor
 
-    from croma_bundle.metrics.arrangement import arrange
-
     x, *codes = cohort(n=400, width=900, seed=4)
     with ThreadPoolExecutor(1) as pool:
-        a = arrange(x, np.arange(400), *codes, pool)
-    product = a.product(slice(0, 400), a.partner(slice(0, 400))).astype(np.float64)
+        a = arrangement.arrange(x, np.arange(400), *codes, pool)
+    everyone = slice(0, 400)
+    product = a.product(everyone, a.factor(everyone), everyone, a.factor(everyone)).astype(np.float64)
     unit = x[a.source].astype(np.float64)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     error = np.abs(product - (unit @ unit.T - 1))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from croma_bundle.errors import DegenerateEmbedding, some
+from croma_bundle.metrics.kernel import Kernel
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
@@ -25,8 +26,12 @@ BLOCK = 1024
 """Rows of a block at most."""
 SMALL = 128
 """A cell below this many rows shares its block with the cells after it."""
-_STEP = 512
-CHUNK = 400
+SAMPLE = 1024
+"""Rows of the sample that stands for all, spread over the cells; at least a twentieth of the rows."""
+SAMPLED = 256
+"""Rows of a block of the sample at most."""
+_STEP_BYTES = 1 << 19
+CHUNK = 512
 """Columns multiplied at a time: the error of a float32 sum grows with its length, so the parts are added up."""
 UNIT = 2.0**-24
 """Unit roundoff of float32."""
@@ -56,10 +61,14 @@ class Arrangement:
         source: (N,) int64, the row of x of each arranged row.
         scale: (N,) float64, 1 / length of each arranged row (0 for a row of zeros).
         labels, confounders, groups: (N,) int64 codes, arranged.
-        centre: (D,) float64, mean of the unit rows.
+        cell_end: (N,) int64, of each row the first row after it that is of another cell.
+        centre: (D,) float64, about the mean of the unit rows.
         h: (N,) float64, half the squared length of each centred unit row.
-        held: (N, D + 2) float32, what ``factor`` gives for all rows, or None where it is made when needed.
-        blocks: consecutive and complete.
+        held: (N, D) float32, what ``factor`` gives for all rows, or None where it is made when needed.
+        sampled: how many rows, the first, are a sample of all; they are sorted to cells, and so are the others.
+        block: rows of a block at most.
+        blocks: consecutive and complete; none has sampled rows and others.
+        kernel: the compiled inner loops; None: numpy's.
     """
 
     x: npt.NDArray[np.floating]
@@ -69,36 +78,37 @@ class Arrangement:
     labels: Ints
     confounders: Ints
     groups: Ints
+    cell_end: Ints
     centre: Floats
     h: Floats
     held: Singles | None
+    sampled: int
+    block: int
     blocks: tuple[Block, ...]
+    kernel: Kernel | None
 
     @property
     def width(self) -> int:
         return int(self.x.shape[1])
 
-    def factor(self, rows: slice | Ints) -> Singles:
-        """(n, D + 2) float32, the left side of the product: centred unit row, ``−h``, 1."""
+    def factor(self, rows: slice) -> Singles:
+        """(n, D) float32, the centred unit rows."""
         if self.held is not None:
             return self.held[rows]
-        return _factor(_centred(self, rows), self.h[rows])
+        out = np.empty((rows.stop - rows.start, self.width), dtype=np.float32)
+        for part in steps(rows.start, rows.stop, _step(self.width)):
+            out[part.start - rows.start : part.stop - rows.start] = self._centred(part)
+        return out
 
-    def partner(self, rows: slice | Ints) -> Singles:
-        """(n, D + 2) float32, the right side of the product: centred unit row, 1, ``−h``."""
-        swapped = self.factor(rows)
-        swapped = swapped.copy() if self.held is not None and isinstance(rows, slice) else swapped
-        swapped[:, [self.width, self.width + 1]] = swapped[:, [self.width + 1, self.width]]
-        return swapped
-
-    def product(self, rows: slice, partner: Singles) -> Singles:
-        """(n, p) float32: minus the distance of each row to each partner, to within ``band``."""
-        mine = self.factor(rows)
-        first, *others = _chunks(mine.shape[1])
-        out = mine[:, first] @ partner[:, first].T
-        part = np.empty_like(out)
-        for columns in others:
-            out += np.matmul(mine[:, columns], partner[:, columns].T, out=part)
+    def product(self, rows: slice, mine: Singles, others: slice, theirs: Singles) -> Singles:
+        """(n, p) float32: minus the distance of each row to each other, to within ``band``; from their factors."""
+        first, *rest = _chunks(self.width)
+        out = mine[:, first] @ theirs[:, first].T
+        part = np.empty_like(out) if rest else out
+        for columns in rest:
+            out += np.matmul(mine[:, columns], theirs[:, columns].T, out=part)
+        out -= self.h[rows, np.newaxis].astype(np.float32)
+        out -= self.h[others].astype(np.float32)
         return out
 
     def band(self) -> Floats:
@@ -106,48 +116,20 @@ class Arrangement:
 
         Higham (Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1): a dot product of n terms summed
         in any order is off by at most ``n·u/(1 − n·u)`` times the sum of the terms' magnitudes, here at most
-        ``|y_i||y_j| + h_i + h_j``; adding up the chunks adds one u each, rounding y and h to float32 four more. 1e-12
-        is what counts as zero distance.
+        ``|y_i||y_j| + h_i + h_j``; adding up the chunks and −h_i and −h_j adds one u each, rounding y and h to float32
+        four more. 1e-12 is what counts as zero distance.
         """
         far = float(self.h.max(initial=0.0))
         magnitude = 2.0 * np.sqrt(self.h * far) + self.h + far
-        chunks = len(_chunks(self.width + 2))
-        terms = -(-(self.width + 2) // chunks)
-        return 1.01 * (terms + chunks + 8) * UNIT * magnitude + 1e-12
+        chunks = len(_chunks(self.width))
+        terms = -(-self.width // chunks)
+        return 1.01 * (terms + chunks + 10) * UNIT * magnitude + 1e-12
 
-
-def _centred(a: Arrangement, rows: slice | Ints) -> Floats:
-    unit = a.x[a.source[rows]].astype(np.float64)
-    unit *= a.scale[rows][:, np.newaxis]
-    unit -= a.centre
-    return unit
-
-
-def _factor(centred: Floats, h: Floats) -> Singles:
-    n, width = centred.shape
-    out = np.empty((n, width + 2), dtype=np.float32)
-    out[:, :width] = centred
-    out[:, width] = -h
-    out[:, width + 1] = 1.0
-    return out
-
-
-def inverse_lengths(x: npt.NDArray[np.floating], source: Ints) -> Floats:
-    """(N,) float64: 1 / length of the rows ``x[source]``, 0 for a row of zeros; each summed alone in a fixed order.
-
-    Raises:
-        DegenerateEmbedding: a row holds NaN or infinity.
-    """
-    scale = np.zeros(len(source))
-    bad: list[int] = []
-    for rows in steps(len(source)):
-        part = x[source[rows]].astype(np.float64)
-        length = np.sqrt(np.add.reduce(part * part, axis=-1))
-        bad += source[rows][~np.isfinite(part).all(axis=1)].tolist()
-        scale[rows] = np.divide(1.0, length, out=np.zeros(len(part)), where=length > 0)
-    if bad:
-        raise DegenerateEmbedding("embedding matrix", f"not finite in row {some(sorted(bad))}")
-    return scale
+    def _centred(self, rows: slice) -> Floats:
+        unit = self.x[self.source[rows]].astype(np.float64)
+        unit *= self.scale[rows, np.newaxis]
+        unit -= self.centre
+        return unit
 
 
 def arrange(
@@ -160,42 +142,97 @@ def arrange(
     *,
     block: int = BLOCK,
     hold: bool = True,
+    kernel: Kernel | None = None,
 ) -> Arrangement:
-    """Sort the rows ``x[rows]`` to (label, confounder, group) and centre them.
+    """Sort the rows ``x[rows]`` to (label, confounder, group), a sample of them first, and centre them.
 
-    `hold` keeps the float32 factor, 4·N·(D + 2) bytes; without it a block is made each time it is needed, of the very
-    same bits.
+    `hold` keeps the float32 factor, 4·N·D bytes; without it a block is made each time it is needed, of the very same
+    bits.
+
+    Raises:
+        DegenerateEmbedding: a row holds NaN or infinity.
     """
     n, width = len(rows), x.shape[1]
     given = np.lexsort((groups, confounders, labels)).astype(np.int64)
-    source = rows[given]
-    scale = inverse_lengths(x, source)
-    parts = list(steps(n))
-
-    def total(part: slice) -> Floats:
-        summed: Floats = np.add.reduce(x[source[part]] * scale[part, np.newaxis], axis=0)
-        return summed
-
-    centre = sum(pool.map(total, parts), np.zeros(width)) / n
+    sample = np.arange(sample_size(n)) * n // sample_size(n)
+    given = np.concatenate((given[sample], np.delete(given, sample)))
     labels, confounders, groups = labels[given], confounders[given], groups[given]
-    h = np.empty(n)
-    held = np.empty((n, width + 2), dtype=np.float32) if hold else None
-    blocks = tuple(_blocks(labels, confounders, block))
-    a = Arrangement(x, given, source, scale, labels, confounders, groups, centre, h, held, blocks)
-
-    def fill(part: slice) -> None:
-        centred = _centred(a, part)
-        h[part] = np.add.reduce(centred * centred, axis=-1) / 2.0
-        if held is not None:
-            held[part] = _factor(centred, h[part])
-
-    list(pool.map(fill, parts))
+    cell_end, cells = _cell_ends(labels, confounders, len(sample))
+    scale, h = np.empty(n), np.empty(n)
+    held = np.empty((n, width), dtype=np.float32) if hold else None
+    blocks = tuple(_blocks(labels, confounders, cells, len(sample), block))
+    centre = np.zeros(width)
+    a = Arrangement(
+        x,
+        given,
+        rows[given],
+        scale,
+        labels,
+        confounders,
+        groups,
+        cell_end,
+        centre,
+        h,
+        held,
+        len(sample),
+        block,
+        blocks,
+        kernel,
+    )
+    parts = list(steps(0, n, _step(width)))
+    sums = pool.map(lambda part: _sum_of_units(a, part), steps(0, len(sample), _step(width)))
+    centre += sum(sums, np.zeros(width)) / len(sample)
+    bad = [row for rows in pool.map(lambda part: _fill(a, part), parts) for row in rows]
+    if bad:
+        raise DegenerateEmbedding("embedding matrix", f"not finite in row {some(sorted(bad))}")
     return a
 
 
-def steps(n: int, step: int = _STEP) -> Iterator[slice]:
-    for start in range(0, n, step):
-        yield slice(start, min(n, start + step))
+def sample_size(n: int) -> int:
+    """Rows of the sample of n rows."""
+    return min(n, max(SAMPLE, n // 20))
+
+
+def _sum_of_units(a: Arrangement, rows: slice) -> Floats:
+    with np.errstate(invalid="ignore", over="ignore"):  # rows that are not finite are refused later
+        part = a.x[a.source[rows]].astype(np.float64)
+        part *= _inverse_lengths(part)[:, np.newaxis]
+        total: Floats = np.add.reduce(part, axis=0)
+    return total
+
+
+def _fill(a: Arrangement, rows: slice) -> list[int]:
+    """Scale, centre and halve the squares of some rows; the numbers of those that are not finite, which are not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        part = a.x[a.source[rows]].astype(np.float64)
+        scale = a.scale[rows] = _inverse_lengths(part)
+        if not scale.all():  # a row of zeros, or none that has a length
+            bad = np.flatnonzero(~np.isfinite(part).all(axis=1))
+            if bad.size:
+                return [int(row) for row in a.source[rows][bad]]
+        part *= scale[:, np.newaxis]
+        part -= a.centre
+    if a.held is not None:
+        a.held[rows] = part
+    part *= part
+    a.h[rows] = np.add.reduce(part, axis=-1) / 2.0
+    return []
+
+
+def _inverse_lengths(rows: Floats) -> Floats:
+    """1 / length of each row, 0 for a row of zeros; each summed alone in a fixed order."""
+    length = np.sqrt(np.add.reduce(rows * rows, axis=-1))
+    return np.divide(1.0, length, out=np.zeros(len(rows)), where=length > 0)
+
+
+def _step(width: int) -> int:
+    """Rows of which a float64 copy stays in a core's cache."""
+    return max(1, _STEP_BYTES // (8 * max(1, width)))
+
+
+def steps(start: int, stop: int, step: int) -> Iterator[slice]:
+    for at in range(start, stop, step):
+        yield slice(at, min(stop, at + step))
 
 
 def _chunks(width: int) -> list[slice]:
@@ -205,15 +242,21 @@ def _chunks(width: int) -> list[slice]:
     return [slice(start, min(width, start + size)) for start in range(0, width, size)]
 
 
-def _blocks(labels: Ints, confounders: Ints, block: int) -> Iterator[Block]:
-    """Cells cut to even blocks; runs of small cells put together."""
-    n = len(labels)
-    starts = np.flatnonzero(np.r_[True, (labels[1:] != labels[:-1]) | (confounders[1:] != confounders[:-1])])
-    open_from = 0
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), n], strict=True):
+def _cell_ends(labels: Ints, confounders: Ints, sampled: int) -> tuple[Ints, list[int]]:
+    """Of each row where its cell's run ends; and where the runs end, ascending. The sample's runs end with it."""
+    changes = (labels[1:] != labels[:-1]) | (confounders[1:] != confounders[:-1])
+    changes[sampled - 1 : sampled] = True
+    ends = np.append(np.flatnonzero(changes) + 1, len(labels))
+    return np.repeat(ends, np.diff(ends, prepend=0)), ends.tolist()
+
+
+def _blocks(labels: Ints, confounders: Ints, ends: list[int], sampled: int, block: int) -> Iterator[Block]:
+    """The sample, cut; then cells cut to even blocks, and runs of small cells put together."""
+    yield from _cut(0, sampled, min(block, SAMPLED))
+    open_from = sampled
+    for start, stop in itertools.pairwise([sampled, *(end for end in ends if end > sampled)]):
         if stop - start >= min(SMALL, block):
-            if start > open_from:
-                yield Block(open_from, start, -1, -1)
+            yield from _cut(open_from, start, block)
             pieces = -(-(stop - start) // block)
             edges = np.linspace(start, stop, pieces + 1).astype(int).tolist()
             for a, b in itertools.pairwise(edges):
@@ -222,8 +265,7 @@ def _blocks(labels: Ints, confounders: Ints, block: int) -> Iterator[Block]:
         elif stop - open_from >= block:
             yield from _cut(open_from, stop, block)
             open_from = stop
-    if n > open_from:
-        yield from _cut(open_from, n, block)
+    yield from _cut(open_from, len(labels), block)
 
 
 def _cut(start: int, stop: int, block: int) -> Iterator[Block]:

@@ -1,24 +1,28 @@
 """Guess how near a row's neighbours are, then collect every pair that is nearer, in one pass over the half product.
 
-The guess is taken from a sample of the columns and needs no proof: whether it was good is certified afterwards, row by
-row (``selection``), and a row for which it was not is searched exhaustively.
+The guess is taken from a sample of the rows, whose products are needed anyway and come first. It needs no proof:
+whether it was good is certified afterwards, row by row (``selection``), and a row for which it was not is searched
+exhaustively.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from croma_bundle.metrics.arrangement import Arrangement, Block, Ints, Singles
+from croma_bundle.metrics.arrangement import Arrangement, Block, Ints, Singles, sample_size
+from croma_bundle.metrics.kernel import Gathering, Pairs
+
+Kinds = npt.NDArray[np.int8]
 
 SO, OS, SS, OO = 0, 1, 2, 3
-SAMPLE = 1024
-"""Columns of the sample, spread over the cells; at least a twentieth of the rows."""
 NO_LIMIT = np.float32(-4)
 """A limit that every candidate passes (no distance is above 2) and no excluded pair does (minus infinity)."""
 MOST_ROWS = 32767
@@ -26,24 +30,40 @@ MOST_ROWS = 32767
 TOO_MANY = 4
 """Times the expected pairs of a block beyond which its guess was bad (duplicates, mostly): it is then searched
 exhaustively."""
-_SEED = 0
+SPARE = 1024
+"""Pairs per row that are never too many."""
+UNHELD_BLOCKS = 4
+"""Blocks whose rows are multiplied at a time where the factor is not held."""
 _RECTANGLES = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """Per arranged row, float32: a pair nearer than this (larger minus-distance) may count: among all, SO, OS."""
+    """Per arranged row, float32: a pair nearer than this (larger minus-distance) may count.
+
+    Attributes:
+        near, so, os: (N,) among all, SO, OS.
+        limits: (4, N) the loosest limit that applies to a pair of each type.
+        expected: pairs per row that such a guess lets through on average.
+    """
 
     near: Singles
     so: Singles
     os: Singles
+    limits: Singles
     expected: int
-    """Pairs per row that such a guess lets through on average."""
 
-    def limits(self, rows: slice) -> npt.NDArray[np.float32]:
-        """(4, n) float32: the loosest limit that applies to a pair of each type."""
-        near = self.near[rows]
-        return np.stack([np.minimum(near, self.so[rows]), np.minimum(near, self.os[rows]), near, near])
+    @classmethod
+    def of(cls, n: int, k: int, m: int) -> Guess:
+        """To be made: nothing is guessed of any row yet."""
+        near, so, os = np.full((3, n), NO_LIMIT)
+        return cls(near, so, os, np.full((4, n), NO_LIMIT), expected_pairs(n, k, m))
+
+    def put(self, rows: slice, near: Singles, so: Singles, os: Singles) -> None:
+        """The guess of some rows."""
+        near, so, os = (np.clip(limit, NO_LIMIT, np.float32(0)) for limit in (near, so, os))
+        self.near[rows], self.so[rows], self.os[rows] = near, so, os
+        self.limits[:, rows] = np.minimum(near, so), np.minimum(near, os), near, near
 
 
 @dataclass(eq=False)
@@ -57,114 +77,175 @@ class Collected:
     overflow: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, rows: Ints, partners: Ints, closeness: Singles, capacity: int) -> None:
+    def add(self, pairs: Pairs, capacity: int) -> None:
         with self.lock:
-            self.count += len(rows)
+            self.count += len(pairs.row)
             self.overflow |= self.count > capacity
             if self.overflow:
                 self.rows, self.partners, self.closeness = [], [], []
                 return
-            self.rows.append(rows.astype(np.int16))
-            self.partners.append(partners.astype(np.int32))
-            self.closeness.append(closeness)
-
-
-def guess(a: Arrangement, k: int, m: int, pool: Executor) -> Guess:
-    """Estimate each row's k-th nearest candidate and its m-th nearest of each type from a sample of the columns."""
-    columns = _sample(a)
-    share = len(columns) / len(a.given)
-    partner = a.partner(columns)
-    label, confounder, group = a.labels[columns], a.confounders[columns], a.groups[columns]
-    near, so, os = (np.empty(len(a.given), dtype=np.float32) for _ in range(3))
-
-    def one(block: Block) -> None:
-        rows = block.rows
-        product = a.product(rows, partner)
-        product[a.groups[rows, np.newaxis] == group] = -np.inf
-        near[rows] = _nth(product, _rank(k, share))
-        if block.label >= 0:
-            same_label, same_confounder = label == block.label, confounder == block.confounder
-            so[rows] = _nth(product[:, same_label & ~same_confounder], _rank(m, share))
-            os[rows] = _nth(product[:, ~same_label & same_confounder], _rank(m, share))
-            return
-        same_label = a.labels[rows, np.newaxis] == label
-        same_confounder = a.confounders[rows, np.newaxis] == confounder
-        so[rows] = _nth(np.where(same_label & ~same_confounder, product, -np.inf), _rank(m, share))
-        os[rows] = _nth(np.where(~same_label & same_confounder, product, -np.inf), _rank(m, share))
-
-    list(pool.map(one, a.blocks))
-    near, so, os = (np.clip(limit, NO_LIMIT, np.float32(0)) for limit in (near, so, os))
-    return Guess(near, so, os, expected_pairs(len(a.given), k, m))
+            self.rows.append(pairs.row)
+            self.partners.append(pairs.partner)
+            self.closeness.append(pairs.closeness)
 
 
 def expected_pairs(n: int, k: int, m: int) -> int:
     """Pairs per row that a guess from the sample of n rows lets through, about."""
-    share = _share(n)
+    share = sample_size(n) / n
     return min(n, round((_rank(k, share) + 2 * _rank(m, share)) / share))
 
 
-def collect(a: Arrangement, limit: Guess, pool: Executor, complete: Callable[[int, Collected], None]) -> None:
-    """Every pair of candidates within the guess, for both of its rows; one walk over block pairs i ≤ j.
-
-    `complete` is called with each block's number and its pairs as soon as there can be no more of them, from the thread
-    that added the last one; the pairs are forgotten afterwards.
-    """
-    found: list[Collected | None] = [Collected() for _ in a.blocks]
-    missing = list(range(1, len(a.blocks) + 1))  # rows of blocks that have still to be walked, own one included
-    counting = threading.Lock()
-
-    def settle(number: int) -> None:
-        with counting:
-            missing[number] -= 1
-            if missing[number]:
-                return
-            pairs, found[number] = found[number], None
-        if pairs is not None:
-            complete(number, pairs)
-
-    def walk(i: int) -> None:
-        mine = a.blocks[i]
-        for j in range(i, len(a.blocks)):
-            other = a.blocks[j]
-            product = a.product(mine.rows, a.partner(other.rows))
-            _exclude_groups(product, a.groups[mine.rows], a.groups[other.rows])
-            kinds = _kinds(a, mine, other)
-            if i != j and (theirs := found[j]) is not None:
-                _gather(product, limit, kinds, other, mine, theirs, transposed=True)
-                settle(j)
-            if (own := found[i]) is not None:
-                _gather(product, limit, kinds, mine, other, own, transposed=False)
-        settle(i)
-
-    list(pool.map(walk, range(len(a.blocks))))
-
-
-def _gather(
-    product: Singles,
-    limit: Guess,
-    kinds: int | npt.NDArray[np.int8],
-    mine: Block,
-    other: Block,
-    into: Collected,
-    *,
-    transposed: bool,
+def collect(
+    a: Arrangement,
+    k: int,
+    m: int,
+    pool: Executor,
+    complete: Callable[[int, Collected, Guess], None],
 ) -> None:
-    """Add the pairs of `mine`'s rows that are within their limit; `transposed`: its rows are the product's columns."""
-    limits = limit.limits(mine.rows)
-    axis = (np.newaxis, slice(None)) if transposed else (slice(None), np.newaxis)
-    if isinstance(kinds, int):
-        within = product >= limits[kinds][axis]
+    """Every pair of candidates within the guess of its k nearest and its m nearest of each type, for both of its rows.
+
+    The sample's rows among themselves, then all others with them, which gives the guess; then block pairs i ≤ j of the
+    others. `complete` is called with each block's number and its pairs as soon as there can be no more of them, from
+    the thread that added the last one; the pairs are forgotten afterwards.
+    """
+    walk = _Walk(a, k, m, complete)
+    list(pool.map(walk.among_sample, walk.sampled))
+    list(pool.map(walk.with_sample, walk.others))
+    last = [partial(walk.settle, i) for i in walk.sampled]
+    last += [partial(walk.among_others, *task) for task in _tasks(a, walk.others)]
+    list(pool.map(lambda task: task(), last))
+
+
+class _Walk:
+    """The pairs that are collected so far, by block, and how often a block has still to meet another."""
+
+    def __init__(self, a: Arrangement, k: int, m: int, complete: Callable[[int, Collected, Guess], None]) -> None:
+        share = a.sampled / len(a.given)
+        self.a, self.complete = a, complete
+        self.ranks = _rank(k, share), _rank(m, share)
+        self.guess = Guess.of(len(a.given), k, m)
+        self.gather: Gathering = (a.kernel.gathering if a.kernel else _Gathering)(a, self.guess.limits)
+        self.capacity = TOO_MANY * self.guess.expected + SPARE
+        self.found: list[Collected | None] = [Collected() for _ in a.blocks]
+        first = sum(block.start < a.sampled for block in a.blocks)
+        self.sampled, self.others = range(first), range(first, len(a.blocks))
+        self.missing = [1] * len(self.sampled) + [len(self.others)] * len(self.others)
+        self.counting = threading.Lock()
+        self.sample = a.factor(slice(0, a.sampled))
+
+    def among_sample(self, i: int) -> None:
+        """The guess of a block of the sample, and its rows' pairs in the sample."""
+        a, block, sampled = self.a, self.a.blocks[i], slice(0, self.a.sampled)
+        product = a.product(block.rows, self.sample[block.rows], sampled, self.sample)
+        self._guess(block, product)
+        for j in self.sampled:
+            self._add(i, j, product[:, a.blocks[j].rows], both=False)
+
+    def with_sample(self, i: int) -> None:
+        """The guess of another block, and the pairs of its rows and the sample's."""
+        a, block, sampled = self.a, self.a.blocks[i], slice(0, self.a.sampled)
+        product = a.product(sampled, self.sample, block.rows, a.factor(block.rows))  # a tall product is faster
+        self._guess(block, np.ascontiguousarray(product.T))
+        for j in self.sampled:
+            self._add(j, i, product[a.blocks[j].rows], both=True)
+
+    def among_others(self, rows: range, columns: range) -> None:
+        """The pairs i ≤ j of a run of blocks i with a run of blocks j."""
+        a, blocks = self.a, self.a.blocks
+        factor = a.factor(slice(blocks[rows[0]].start, blocks[rows[-1]].stop))
+        for j in columns:
+            run = range(rows.start, min(rows.stop, j + 1))
+            mine, other = slice(blocks[run[0]].start, blocks[run[-1]].stop), blocks[j].rows
+            product = a.product(mine, factor[: mine.stop - mine.start], other, a.factor(other))
+            for i in run:
+                own = blocks[i].rows
+                self._add(i, j, product[own.start - mine.start : own.stop - mine.start], both=i != j)
+                for number in {i, j}:
+                    self.settle(number)
+
+    def settle(self, number: int) -> None:
+        """A block has met another, or the sample all others; after the last it is complete."""
+        with self.counting:
+            self.missing[number] -= 1
+            if self.missing[number]:
+                return
+            pairs, self.found[number] = self.found[number], None
+        if pairs is not None:
+            self.complete(number, pairs, self.guess)
+
+    def _guess(self, block: Block, product: Singles) -> None:
+        _exclude_groups(product, self.a.groups[block.rows], self.a.groups[: self.a.sampled])
+        self.guess.put(block.rows, *guess(self.a, block, product, *self.ranks))
+
+    def _add(self, i: int, j: int, product: Singles, *, both: bool) -> None:
+        """The pairs of rows of block i with block j; `both`: for the rows of j, too."""
+        one, other = self.a.blocks[i], self.a.blocks[j]
+        mine, theirs = self.gather(product, one, other, both=both)
+        for number, block, pairs in ((i, one, mine), (j, other, theirs)):
+            into = self.found[number]
+            if pairs is not None and into is not None:
+                into.add(pairs, self.capacity * (block.stop - block.start))
+
+
+class _Gathering:
+    """The pairs of a block of the product that are within their limits: what the kernel's must equal."""
+
+    def __init__(self, a: Arrangement, limits: Singles) -> None:
+        self.a, self.limits = a, limits
+
+    def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]:
+        _exclude_groups(product, self.a.groups[one.rows], self.a.groups[other.rows])
+        kinds = _kinds(self.a, one, other)
+        mine = self._within(product, kinds, one, other, columns=False)
+        return mine, self._within(product, kinds, other, one, columns=True) if both else None
+
+    def _within(self, product: Singles, kinds: int | Kinds, mine: Block, other: Block, *, columns: bool) -> Pairs:
+        """The pairs of `mine`'s rows; `columns`: they are the product's columns."""
+        limits = self.limits[:, mine.rows]
+        axis = (np.newaxis, slice(None)) if columns else (slice(None), np.newaxis)
+        limit = limits[kinds][axis] if isinstance(kinds, int) else limits[kinds, np.arange(limits.shape[1])[axis]]
+        flat = np.flatnonzero(product >= limit)
+        first = flat // product.shape[1]
+        second = flat - first * product.shape[1]
+        row, partner = (second, first) if columns else (first, second)
+        closeness = product[first, second]
+        return Pairs(row.astype(np.int16), (partner + other.start).astype(np.int32), closeness)
+
+
+def _tasks(a: Arrangement, blocks: range) -> Iterator[tuple[range, range]]:
+    """Runs of blocks i and of blocks j, for every pair i ≤ j: tall products are faster than flat ones.
+
+    Where the factor is held, a run of i has no more rows than a block may have and one j, so that threads end together.
+    Else the runs are longer, because the factor of i is made for each, and that of j for each.
+    """
+    rows, step = (a.block, 1) if a.held is not None else (UNHELD_BLOCKS * a.block, 4 * UNHELD_BLOCKS)
+    starts: list[int] = []
+    for i in blocks:
+        if not starts or a.blocks[i].stop - a.blocks[starts[-1]].start > rows:
+            starts.append(i)
+    for start, stop in itertools.pairwise([*starts, blocks.stop]):
+        for j in range(start, blocks.stop, step):
+            yield range(start, stop), range(j, min(j + step, blocks.stop))
+
+
+def guess(a: Arrangement, block: Block, product: Singles, k_rank: int, m_rank: int) -> tuple[Singles, Singles, Singles]:
+    """Each row's distance to its k-th nearest candidate, and its m-th of each type, by its product with the sample."""
+    rows, sample = block.rows, slice(0, a.sampled)
+    near = _nth(product, k_rank)
+    if block.label >= 0:
+        same_label, same_confounder = a.labels[sample] == block.label, a.confounders[sample] == block.confounder
+        so, os = product[:, same_label & ~same_confounder], product[:, ~same_label & same_confounder]
     else:
-        own = np.arange(limits.shape[1])[axis]
-        within = product >= limits[kinds, own]
-    flat = np.flatnonzero(within)
-    first, second = np.divmod(flat, product.shape[1])
-    rows, partners = (second, first) if transposed else (first, second)
-    capacity = (TOO_MANY * limit.expected + SAMPLE) * (mine.stop - mine.start)
-    into.add(rows, partners + other.start, product.ravel()[flat], capacity)
+        same_label = a.labels[rows, np.newaxis] == a.labels[sample]
+        same_confounder = a.confounders[rows, np.newaxis] == a.confounders[sample]
+        so, os = (
+            np.where(typed, product, np.float32(-np.inf))
+            for typed in (same_label & ~same_confounder, ~same_label & same_confounder)
+        )
+    return near, _nth(so, m_rank), _nth(os, m_rank)
 
 
-def _kinds(a: Arrangement, mine: Block, other: Block) -> int | npt.NDArray[np.int8]:
+def _kinds(a: Arrangement, mine: Block, other: Block) -> int | Kinds:
     """The type of all pairs of two blocks; an array of types where a block spans several cells."""
     if mine.label >= 0 and other.label >= 0:
         same_label, same_confounder = mine.label == other.label, mine.confounder == other.confounder
@@ -175,7 +256,7 @@ def _kinds(a: Arrangement, mine: Block, other: Block) -> int | npt.NDArray[np.in
     )
 
 
-def kinds_of(same_label: npt.NDArray[np.bool_], same_confounder: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+def kinds_of(same_label: npt.NDArray[np.bool_], same_confounder: npt.NDArray[np.bool_]) -> Kinds:
     """SO, OS, SS or OO, elementwise."""
     table = np.array([[OO, OS], [SO, SS]], dtype=np.int8)
     return table[same_label.view(np.int8), same_confounder.view(np.int8)]
@@ -198,26 +279,10 @@ def _runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
-def _sample(a: Arrangement) -> Ints:
-    """Arranged rows, the same share of every block, at least one."""
-    rng = np.random.default_rng(_SEED)
-    share = _share(len(a.given))
-    picks = [
-        rng.choice(block.stop - block.start, max(1, round(share * (block.stop - block.start))), replace=False)
-        + block.start
-        for block in a.blocks
-    ]
-    return np.sort(np.concatenate(picks)).astype(np.int64)
-
-
-def _share(n: int) -> float:
-    return min(1.0, max(SAMPLE / n, 0.05))
-
-
 def _rank(wanted: int, share: float) -> int:
-    """Which of the sample's nearest stands for the `wanted`-th of all: the mean, plus 2.2 deviations, plus 2."""
+    """Which of the sample's nearest stands for the `wanted`-th of all: the mean, plus 2.6 deviations, plus 2."""
     expected = wanted * share
-    return int(np.ceil(expected + 2.2 * np.sqrt(expected) + 2))
+    return int(np.ceil(expected + 2.6 * np.sqrt(expected) + 2))
 
 
 def _nth(product: Singles, rank: int) -> Singles:

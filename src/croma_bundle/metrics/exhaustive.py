@@ -6,6 +6,7 @@ A BLAS product only preselects; every pair within its error band of a cut is mea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +18,20 @@ from croma_bundle.metrics.selection import GRID, ZERO, Scale, Selected
 Bools = npt.NDArray[np.bool_]
 EPSILON = float(np.finfo(np.float64).eps)
 BLOCK_BYTES = 64 << 20
+_COLUMNS = 256
 _BYTES_PER_PAIR = 40  # the product, one masked and one partitioned copy, and the masks
 
 
-def search(a: Arrangement, rows: Ints, k: int, m: int, block: int) -> Iterator[tuple[Ints, Selected]]:
+def search(a: Arrangement, rows: Ints, k: int, m: int, block: int, pool: Executor) -> Iterator[tuple[Ints, Selected]]:
     """Yield arranged rows and their k nearest and m nearest of each type, all distances measured, block by block."""
     step = max(1, min(block, BLOCK_BYTES // (_BYTES_PER_PAIR * len(a.given))))
-    for part in steps(len(rows), step):
+    for part in steps(0, len(rows), step):
         mine = rows[part]
-        yield mine, _search(a, mine, k, m)
+        yield mine, _search(a, mine, k, m, pool)
 
 
-def _search(a: Arrangement, rows: Ints, k: int, m: int) -> Selected:
-    product = _product(a, rows)
+def _search(a: Arrangement, rows: Ints, k: int, m: int, pool: Executor) -> Selected:
+    product = _product(a, rows, pool)
     band = 1.01 * (a.width + 16) * EPSILON + 1.0 / GRID
     candidate = a.groups[rows, np.newaxis] != a.groups
     kinds = kinds_of(a.labels[rows, np.newaxis] == a.labels, a.confounders[rows, np.newaxis] == a.confounders)
@@ -41,17 +43,20 @@ def _search(a: Arrangement, rows: Ints, k: int, m: int) -> Selected:
         partners = np.flatnonzero(keep[line])
         distance = np.zeros(len(partners))
         open_ = np.flatnonzero(product[line, partners] + band >= ZERO)  # the others are surely 0
-        distance[open_] = scale.measure(row, partners[open_])
+        distance[open_] = scale.measure(np.full(len(open_), row), partners[open_])
         _write(out, line, a.given[partners], distance, kinds[line, partners])
     return out
 
 
-def _product(a: Arrangement, rows: Ints) -> Floats:
+def _product(a: Arrangement, rows: Ints, pool: Executor) -> Floats:
     """(rows, N) float64 cosine distances, to the rounding of the product."""
     mine = _unit(a, rows)
     product = np.empty((len(rows), len(a.given)))
-    for part in steps(len(a.given)):
+
+    def fill(part: slice) -> None:
         product[:, part] = 1.0 - mine @ _unit(a, part).T
+
+    list(pool.map(fill, steps(0, len(a.given), _COLUMNS)))
     return product
 
 

@@ -21,6 +21,7 @@ from croma_bundle.errors import CohortError
 from croma_bundle.metrics import candidates, exhaustive
 from croma_bundle.metrics.arrangement import BLOCK, Floats, Ints, arrange
 from croma_bundle.metrics.candidates import OO, OS, SO, SS
+from croma_bundle.metrics.kernel import chosen
 from croma_bundle.metrics.selection import ZERO, Selected, select, without_order
 
 __all__ = ["NO_NEIGHBOUR", "OO", "OS", "SO", "SS", "ZERO", "Neighbours", "typed_neighbours"]
@@ -95,11 +96,10 @@ def typed_neighbours(
     storing = threading.Lock()
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
         block = min(block, candidates.MOST_ROWS)
-        a = arrange(np.asarray(x), rows, labels, confounders, groups, pool, block=block, hold=hold)
-        limit = candidates.guess(a, k, m, pool)
+        a = arrange(np.asarray(x), rows, labels, confounders, groups, pool, block=block, hold=hold, kernel=chosen())
         band = a.band()
 
-        def complete(number: int, pairs: candidates.Collected) -> None:
+        def complete(number: int, pairs: candidates.Collected, limit: candidates.Guess) -> None:
             nonlocal done
             own = a.blocks[number]
             mine = np.arange(own.start, own.stop)
@@ -115,14 +115,14 @@ def typed_neighbours(
                 if progress is not None:
                     progress(done, len(rows))
 
-        candidates.collect(a, limit, pool, complete)
-    for mine, selected in exhaustive.search(a, np.sort(np.concatenate(left)), k, m, block):
-        if cuts is not None:
-            selected = without_order(selected, exact)
-        _store(found, a.given[mine], selected)
-        done += len(mine)
-        if progress is not None:
-            progress(done, len(rows))
+        candidates.collect(a, k, m, pool, complete)
+        for mine, selected in exhaustive.search(a, np.sort(np.concatenate(left)), k, m, block, pool):
+            if cuts is not None:
+                selected = without_order(selected, exact)
+            _store(found, a.given[mine], selected)
+            done += len(mine)
+            if progress is not None:
+                progress(done, len(rows))
     return found
 
 

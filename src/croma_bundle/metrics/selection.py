@@ -8,22 +8,24 @@ What was not collected has g below the guess t, so a cut is certified where g[c 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from croma_bundle.metrics.arrangement import Arrangement, Block, Floats, Ints, Singles
+from croma_bundle.metrics.arrangement import Arrangement, Block, Floats, Ints, Singles, steps
 from croma_bundle.metrics.candidates import NO_LIMIT, OS, SO, Collected, Guess, kinds_of
 
 Bools = npt.NDArray[np.bool_]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 ZERO = 1e-12
 """A distance below this is exactly 0."""
 GRID = 2.0**49
 """Distances are whole multiples of 1 / GRID (1.8e-15), which is above their rounding error and below what matters:
 those that are equal but for rounding tie, and the sum of 20 of them is exact."""
-_SLICE_BYTES = 1 << 20
+_SLICE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,10 @@ class Selected:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """A block's pairs, sorted by row, then nearest first. `row` within the block, `partner` arranged."""
+    """A block's pairs, sorted by row, then nearest first. `row` within the block, `partner` arranged.
+
+    `partner` and `kind` have one entry more, -1: what a place without a pair refers to.
+    """
 
     row: Ints
     partner: Ints
@@ -53,28 +58,35 @@ class Scale:
 
     def __init__(self, a: Arrangement) -> None:
         self.a = a
+        self.kernel = a.kernel if a.kernel and a.kernel.takes(a.x) else None
         self.lines = max(1, _SLICE_BYTES // (8 * max(1, a.x.shape[1])))
         self.given = np.empty((self.lines, a.x.shape[1]), dtype=a.x.dtype)
         self.wide = np.empty((self.lines, a.x.shape[1]))
 
-    def measure(self, i: int, partners: Ints) -> Floats:
-        """Cosine distances of arranged row i to arranged partners, in [0, 2], below ZERO 0."""
-        return on_grid(1.0 - self.dots(i, partners) * (self.a.scale[partners] * self.a.scale[i]))
+    def measure(self, rows: Ints, partners: Ints) -> Floats:
+        """Cosine distances of arranged rows, ascending, to their partners, in [0, 2], below ZERO 0."""
+        scale = self.a.scale[partners] * self.a.scale[rows]
+        return on_grid(1.0 - self.dots(self.a.source[rows], self.a.source[partners]) * scale)
 
-    def dots(self, i: int, partners: Ints) -> Floats:
-        """Dot products of the rows as given: each is one sum over the width in a fixed order, so its bits depend on the
-        two rows alone."""
-        a = self.a
-        source, mine = a.source[partners], a.x[a.source[i]].astype(np.float64)
-        dot = np.empty(len(partners))
-        for start in range(0, len(partners), self.lines):
-            part = source[start : start + self.lines]
-            rows, wide = self.given[: len(part)], self.wide[: len(part)]
-            a.x.take(part, axis=0, out=rows, mode="clip")
-            np.copyto(wide, rows)
-            wide *= mine
-            np.add.reduce(wide, axis=-1, out=dot[start : start + len(part)])
+    def dots(self, rows: Ints, partners: Ints) -> Floats:
+        """Dot products of rows of x: each is one sum over the width in a fixed order, so its bits depend on the two
+        rows alone. Fast where equal rows follow each other."""
+        if self.kernel is not None:
+            return self.kernel.dots(self.a.x, rows, partners)
+        dot = np.empty(len(rows))
+        edges = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
+        for start, end in itertools.pairwise(edges):
+            mine = self.a.x[rows[start]].astype(np.float64)
+            for part in steps(start, end, self.lines):
+                self._products(mine, partners[part], out=dot[part])
         return dot
+
+    def _products(self, mine: Floats, partners: Ints, out: Floats) -> None:
+        given, wide = self.given[: len(partners)], self.wide[: len(partners)]
+        self.a.x.take(partners, axis=0, out=given, mode="clip")
+        np.copyto(wide, given)
+        wide *= mine
+        np.add.reduce(wide, axis=-1, out=out)
 
 
 def on_grid(distance: Floats) -> Floats:
@@ -100,27 +112,24 @@ def select(
 
     Distances are measured for typed neighbours and where they decide a cut (`everything`: all of them), else NaN.
     """
-    count = block.stop - block.start
-    pairs = _sorted_pairs(a, block, collected)
-    beta, rows = band[block.rows], np.arange(count)
-    near = _Padded(pairs, pairs.closeness >= limit.near[block.rows][pairs.row], count)
+    pairs, beta = _sorted_pairs(a, block, collected), band[block.rows]
+    near = _Table(pairs, None, limit.near[block.rows], k, beta)
     typed = [
-        _Padded(pairs, (pairs.kind == kind) & (pairs.closeness >= guess[block.rows][pairs.row]), count)
+        _Table(pairs, pairs.kind[:-1] == kind, guess[block.rows], m, beta)
         for kind, guess in ((SO, limit.so), (OS, limit.os))
     ]
+    bad = ~near.certified | ~typed[0].certified | ~typed[1].certified
     needed = np.zeros(len(pairs.row), dtype=np.bool_)
-    bad = ~near.certified(k, beta, limit.near[block.rows])
     for cut in cuts:
-        needed[near.undecided(cut, beta)] = True
-    within = near.reaching(k, beta)
-    needed[within if everything else within[pairs.kind[within] <= OS]] = True
-    for few, guess in zip(typed, (limit.so, limit.os), strict=True):
-        bad |= ~few.certified(m, beta, guess[block.rows])
-        needed[few.reaching(m, beta)] = True
+        for undecided in near.undecided(cut):
+            needed[undecided] = True
+    needed[near.at if everything else near.at[pairs.kind[near.at] <= OS]] = True
+    for few in typed:
+        needed[few.at] = True
     needed &= ~bad[pairs.row]
-    distance = _measured(a, block, pairs, needed, rows)
-    index, kept, kinds = near.nearest(a, pairs, distance, k, np.where(bad, np.inf, near.reach(k, beta)))
-    so, os = (few.nearest(a, pairs, distance, m, np.where(bad, np.inf, few.reach(m, beta)))[1] for few in typed)
+    distance = _measured(block, pairs, needed, Scale(a))
+    index, kept, kinds = near.nearest(a, pairs, distance, k)
+    so, os = (few.distances(distance, m) for few in typed)
     found = Selected(index, kept, kinds, so, os, bad)
     return found if everything else without_order(found, cuts)
 
@@ -128,13 +137,16 @@ def select(
 def without_order(found: Selected, cuts: Sequence[int]) -> Selected:
     """The same sets at every cut, in an order that no rounding decides: by type, distance and row between two cuts.
 
-    Untyped neighbours lose the distances that some of them have.
+    Untyped neighbours lose the distances that some of them have. `found` is in order of distance and row.
     """
     untyped = (found.kinds != SO) & (found.kinds != OS) & (found.kinds >= 0)
-    stretch = np.searchsorted(np.asarray(cuts), np.arange(found.index.shape[1]), side="right")
-    ties = np.where(untyped, 0.0, found.distance)
-    keys = (found.index, ties, found.kinds, np.broadcast_to(stretch, found.index.shape))
-    order = np.lexsort(keys, axis=-1)
+    place = np.arange(found.index.shape[1])
+    stretch = np.searchsorted(np.asarray(cuts), place, side="right")
+    # One integer: 32 bits for place or row, three for the type (-1 is first), the rest for the stretch.
+    key = np.where(untyped, found.index, place).astype(np.int64)
+    key |= (found.kinds + np.int64(1)) << np.int64(32)
+    key |= stretch << 35
+    order = np.argsort(key, axis=-1)
     return replace(
         found,
         index=np.take_along_axis(found.index, order, axis=1),
@@ -143,100 +155,123 @@ def without_order(found: Selected, cuts: Sequence[int]) -> Selected:
     )
 
 
-class _Padded:
-    """A subset of the pairs as a table: one line per row, nearest first, padded with minus infinity."""
+class _Table:
+    """Pairs that may be among the `cut` nearest of those of their row: one line per row, nearest first.
 
-    def __init__(self, pairs: _Pairs, subset: Bools, count: int) -> None:
-        self.at = np.flatnonzero(subset)
-        row = pairs.row[self.at]
-        self.size = np.bincount(row, minlength=count)
-        first = np.concatenate(([0], np.cumsum(self.size)[:-1]))
-        self.width = int(self.size.max(initial=0)) + 1
-        self.place = row * self.width + (np.arange(len(row)) - first[row])
-        flat = np.full(count * self.width, -np.inf)
-        flat[self.place] = pairs.closeness[self.at]
-        self.table = flat.reshape(count, self.width)
-        source = np.full(count * self.width, -1, dtype=np.int64)
-        source[self.place] = self.at
-        self.source = source.reshape(count, self.width)
+    Attributes:
+        at: which pairs they are.
+        certified: rows of which no uncollected pair can be among the `cut` nearest.
+        closeness: minus-distances, padded with minus infinity.
+        source: which pair is where; -1 in the padding.
+    """
 
-    def _column(self, position: int) -> Floats:
-        return self.table[:, position] if position < self.width else np.full(len(self.table), -np.inf)
+    def __init__(self, pairs: _Pairs, subset: Bools | None, guess: Singles, cut: int, beta: Floats) -> None:
+        within = pairs.closeness >= guess[pairs.row]
+        if subset is not None:
+            within &= subset
+        at, count = np.flatnonzero(within), len(guess)
+        row, closeness = pairs.row[at], pairs.closeness[at]
+        size = np.bincount(row, minlength=count)
+        last = np.cumsum(size) - size + (cut - 1)
+        low = np.full(count, -np.inf)
+        enough = size >= cut
+        low[enough] = closeness[last[enough]] - 2.0 * beta[enough]
+        self.beta = beta
+        self.certified = (guess <= NO_LIMIT) | (low >= guess)
+        may = closeness >= low[row]
+        self.at, row = at[may], row[may]
+        size = np.bincount(row, minlength=count)
+        self.width = int(size.max(initial=0)) + 1
+        place = np.arange(len(row)) + (np.arange(count) * self.width - (np.cumsum(size) - size))[row]
+        self.closeness = np.full((count, self.width), -np.inf)
+        self.closeness.ravel()[place] = closeness[may]
+        self.source = np.full((count, self.width), -1, dtype=np.int64)
+        self.source.ravel()[place] = self.at
 
-    def certified(self, cut: int, beta: Floats, guess: Singles) -> Bools:
-        """Rows of which no uncollected pair can be among the `cut` nearest."""
-        everything = guess <= NO_LIMIT
-        return everything | (self._column(cut - 1) - 2.0 * beta >= guess)
-
-    def undecided(self, cut: int, beta: Floats) -> Ints:
-        """Pairs that the product alone leaves undecided at a cut."""
-        inside, outside = self._column(cut - 1), self._column(cut)
+    def undecided(self, cut: int) -> Iterator[Ints]:
+        """Pairs that the product alone leaves undecided at a cut; some repeatedly."""
+        if cut >= self.width:
+            return
+        inside, outside = self.closeness[:, cut - 1], self.closeness[:, cut]
         with np.errstate(invalid="ignore"):  # inf − inf is nan: nothing to decide
-            rows = np.flatnonzero(inside - outside <= 2.0 * beta)
-        table = self.table[rows]
-        low, high = (inside - 2.0 * beta)[rows], (outside + 2.0 * beta)[rows]
-        between = (table >= low[:, np.newaxis]) & (table <= high[:, np.newaxis])
-        return self.source[rows][between & (self.source[rows] >= 0)]
-
-    def reaching(self, cut: int, beta: Floats) -> Ints:
-        """Pairs that may be among the `cut` nearest."""
-        return self.source[(self.table >= self.reach(cut, beta)[:, np.newaxis]) & (self.source >= 0)]
-
-    def reach(self, cut: int, beta: Floats) -> Floats:
-        """What a pair must reach to be perhaps among the `cut` nearest of its row."""
-        return self._column(cut - 1) - 2.0 * beta
+            rows = np.flatnonzero(inside - outside <= 2.0 * self.beta)
+        low, high = inside - 2.0 * self.beta, outside + 2.0 * self.beta
+        reach = 4
+        while rows.size:  # look farther from the cut where all seen on one side is undecided
+            left, right = max(0, cut - reach), min(self.width, cut + reach)
+            closeness = self.closeness[rows, left:right]
+            between = (closeness >= low[rows, np.newaxis]) & (closeness <= high[rows, np.newaxis])
+            yield self.source[rows, left:right][between]
+            rows = rows[(between[:, 0] & (left > 0)) | (between[:, -1] & (right < self.width))]
+            reach *= 4
 
     def nearest(
-        self, a: Arrangement, pairs: _Pairs, distance: Floats, count: int, low: Floats
+        self, a: Arrangement, pairs: _Pairs, distance: Floats, count: int
     ) -> tuple[npt.NDArray[np.int32], Floats, npt.NDArray[np.int8]]:
         """(n, count) given row, measured distance and type of the nearest; -1, inf, -1 where there are fewer.
 
-        `low`: (n,) what a pair must reach to be looked at.
-
         Ordered by distance, measured where it was, and by given row where distances are equal.
         """
-        depth = max(1, int((self.table >= low[:, np.newaxis]).sum(axis=1).max(initial=0)))
-        source, table = self.source[:, :depth], self.table[:, :depth]
+        source, key = self.source, distance[self.source]
+        np.copyto(key, -self.closeness, where=np.isnan(key))
+        mixed = ((key[:, 1:] <= key[:, :-1]) & (key[:, 1:] < np.inf)).any(axis=1)  # the others are in order already
+        if mixed.any():
+            source = source.copy()
+            given = np.where(source[mixed] >= 0, a.given[pairs.partner[source[mixed]]], np.iinfo(np.int64).max)
+            source[mixed] = np.take_along_axis(source[mixed], np.lexsort((given, key[mixed]), axis=-1), axis=1)
+        source = source[:, :count]
         there = source >= 0
-        measured = np.where(there, distance[source], np.inf)
-        key = np.where(np.isnan(measured), -table, measured)
-        given = np.where(there, a.given[np.append(pairs.partner, 0)[source]], np.iinfo(np.int64).max)
-        order = np.lexsort((given, key), axis=-1)[:, :count]
-        index = np.full((len(source), count), -1, dtype=np.int32)
-        kept = np.full((len(source), count), np.inf)
-        kinds = np.full((len(source), count), -1, dtype=np.int8)
-        take = order.shape[1]
-        chosen = np.take_along_axis(there, order, axis=1)
-        index[:, :take] = np.where(chosen, np.take_along_axis(given, order, axis=1), -1)
-        kept[:, :take] = np.take_along_axis(measured, order, axis=1)
-        kinds[:, :take] = np.append(pairs.kind, np.int8(-1))[np.take_along_axis(source, order, axis=1)]
-        return index, kept, kinds
+        index = np.where(there, a.given[pairs.partner[source]], -1).astype(np.int32)
+        kept = np.where(there, distance[source], np.inf)
+        return _filled(index, count, -1), _filled(kept, count, np.inf), _filled(pairs.kind[source], count, -1)
+
+    def distances(self, distance: Floats, count: int) -> Floats:
+        """(n, count) measured distances of the nearest, ascending; inf where there are fewer."""
+        kept = np.where(self.source >= 0, distance[self.source], np.inf)
+        kept.sort(axis=1)
+        return _filled(kept[:, :count], count, np.inf)
+
+
+def _filled(table: npt.NDArray[_Scalar], width: int, value: float) -> npt.NDArray[_Scalar]:
+    """The table with columns of `value` added up to a width."""
+    more = np.full((len(table), width - table.shape[1]), value, dtype=table.dtype)
+    return np.hstack((table, more))
 
 
 def _sorted_pairs(a: Arrangement, block: Block, collected: Collected) -> _Pairs:
-    row = np.concatenate(collected.rows).astype(np.int64)
-    partner = np.concatenate(collected.partners).astype(np.int64)
+    row, partner = np.concatenate(collected.rows), np.concatenate(collected.partners)
     closeness = np.concatenate(collected.closeness)
-    # Row and distance in one integer: non-negative float32 sort like their bits. Rounding below 0 is within β.
-    bits = np.maximum(-closeness, np.float32(0)).view(np.uint32).astype(np.uint64)
-    order = np.argsort(row.astype(np.uint64) << np.uint64(32) | bits)
-    row, partner = row[order], partner[order]
-    kind = kinds_of(
-        a.labels[block.start + row] == a.labels[partner], a.confounders[block.start + row] == a.confounders[partner]
-    )
-    return _Pairs(row, partner, np.minimum(closeness[order].astype(np.float64), 0.0), kind)
+    # Row and distance in one integer: non-negative float32 sort like their 31 bits. Rounding below 0 is within β.
+    key = np.maximum(-closeness, np.float32(0)).view(np.uint32).astype(np.uint64)
+    key |= row.astype(np.uint64) << np.uint64(31)
+    order = _order(key, 31 + (block.stop - block.start).bit_length())
+    return _paired(a, block, row[order].astype(np.int64), partner[order].astype(np.int64), closeness[order])
 
 
-def _measured(a: Arrangement, block: Block, pairs: _Pairs, needed: Bools, rows: Ints) -> Floats:
+def _paired(a: Arrangement, block: Block, row: Ints, partner: Ints, closeness: Singles) -> _Pairs:
+    partner = np.append(partner, -1)
+    if block.label >= 0:
+        kind = kinds_of(a.labels == block.label, a.confounders == block.confounder)[partner]
+    else:
+        own = np.append(block.start + row, -1)
+        kind = kinds_of(a.labels[own] == a.labels[partner], a.confounders[own] == a.confounders[partner])
+    kind[-1] = -1
+    return _Pairs(row, partner, np.minimum(closeness.astype(np.float64), 0.0), kind)
+
+
+def _order(key: npt.NDArray[np.uint64], bits: int) -> Ints:
+    """What sorts keys of so many bits: with its place behind each, where there is room, which is faster."""
+    room = len(key).bit_length()
+    if bits + room > 64:
+        return np.argsort(key)
+    packed = key << np.uint64(room) | np.arange(len(key), dtype=np.uint64)
+    packed.sort()
+    return (packed & np.uint64((1 << room) - 1)).astype(np.int64)
+
+
+def _measured(block: Block, pairs: _Pairs, needed: Bools, scale: Scale) -> Floats:
     """Distances of the needed pairs, NaN for the others."""
-    scale = Scale(a)
     at = np.flatnonzero(needed)
-    partner = pairs.partner[at]
-    dot = np.empty(len(at))
-    edges = np.searchsorted(pairs.row[at], np.append(rows, len(rows)))
-    for row, (first, end) in enumerate(itertools.pairwise(edges.tolist())):
-        if end > first:
-            dot[first:end] = scale.dots(block.start + row, partner[first:end])
-    distance = np.full(len(pairs.row) + 1, np.nan)  # one more: the padding's source is -1
-    distance[at] = on_grid(1.0 - dot * (a.scale[partner] * a.scale[block.start + pairs.row[at]]))
+    distance = np.full(len(pairs.row) + 1, np.nan)  # one more, for the padding
+    distance[at] = scale.measure(block.start + pairs.row[at], pairs.partner[at])
     return distance

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from croma_bundle.errors import EnvironmentFault, UsageError
-from croma_bundle.metrics.arrangement import BLOCK
-from croma_bundle.metrics.candidates import expected_pairs
+from croma_bundle.metrics.arrangement import BLOCK, sample_size
+from croma_bundle.metrics.candidates import UNHELD_BLOCKS, expected_pairs
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 BASE = 100 * 2**20
@@ -75,10 +75,12 @@ def needed(block: int, hold: bool, threads: int, *, rows: int, width: int, items
     pairs = expected_pairs(rows, k, m)
     block = min(block, rows)
     mapped = rows * width * itemsize
-    factor = rows * (width + 2) * 4 if hold else 0
+    sample = sample_size(rows)
+    factor = (rows if hold else sample) * width * 4
     waiting = rows * pairs * 10 * 3 // 10  # a block's pairs are dropped when it is done; a quarter waits at most
     results = 2 * rows * (k * 13 + m * 16)
-    product = block * block * 12 + block * (width + 2) * 4 * (1 if hold else 4)
+    tall = block if hold else min(UNHELD_BLOCKS * block, rows)
+    product = max(tall * 12, sample * 20) * block + (0 if hold else (tall + block) * width * 4)
     selecting = block * pairs * 120
     return BASE + mapped + factor + waiting + results + threads * (product + selecting)
 

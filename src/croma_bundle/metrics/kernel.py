@@ -1,0 +1,168 @@
+"""The compiled inner loops of ``kernel.c``, where the package was built with a C compiler.
+
+They give the bytes that the numpy code gives, and are used where they are there; ``CROMA_KERNEL`` chooses ("numpy", or
+"c", which fails where they are not). A library of another source than the one beside it, or one whose sums differ from
+this numpy's, is not used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from croma_bundle.errors import EnvironmentFault, UsageError
+
+if TYPE_CHECKING:
+    from croma_bundle.metrics.arrangement import Arrangement, Block
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+VARIABLE = "CROMA_KERNEL"
+SOURCE = Path(__file__).with_name("kernel.c")
+LIBRARY = Path(__file__).with_name("libkernel.so")
+WIDTHS = (1, 7, 8, 100, 128, 135, 1000, 1536, 2563)
+"""Widths that a library is tried on: below and above each step of the summation."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of one block's rows: row within the block, partner in the arrangement, minus-distance."""
+
+    row: npt.NDArray[np.int16]
+    partner: npt.NDArray[np.int32]
+    closeness: Singles
+
+
+class Gathering(Protocol):
+    """Finds the pairs of a block of the product within the limits of its rows, and within those of its columns."""
+
+    def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]: ...
+
+
+def chosen() -> Kernel | None:
+    """The kernel to use; None: numpy.
+
+    Raises:
+        UsageError: ``CROMA_KERNEL`` names no kernel.
+        EnvironmentFault: it demands the compiled one, which cannot be used.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if asked not in ("", "numpy", "c"):
+        raise UsageError(VARIABLE, f"'{asked}' is no kernel", wanted="numpy or c; unset: c where it was built")
+    if asked == "numpy":
+        return None
+    kernel, reason = _load(LIBRARY)
+    if asked == "c" and kernel is None:
+        raise EnvironmentFault(
+            VARIABLE, f"the compiled kernel cannot be used: {reason}", wanted="a package built with it"
+        )
+    return kernel
+
+
+def name() -> str:
+    """What :func:`chosen` gives: "c" or "numpy"."""
+    return "c" if chosen() else "numpy"
+
+
+class Kernel:
+    """The library's functions on arrays."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._dots, self._gather = library.croma_dots, library.croma_gather
+        whole, at = ctypes.c_int64, ctypes.c_void_p
+        self._dots.argtypes = [at, whole, at, at, whole, at, at]
+        self._gather.argtypes = [at, whole, whole, whole, whole, whole, at, at, at]
+        self._dots.restype = self._gather.restype = None
+
+    def dots(self, x: Singles, rows: Ints, partners: Ints) -> Floats:
+        """Dot product of each row of x with its partner, summed as ``numpy.add.reduce`` does."""
+        own, out = np.empty(x.shape[1]), np.empty(len(rows))
+        rows, partners = (np.ascontiguousarray(side, dtype=np.int64) for side in (rows, partners))
+        self._dots(_at(x), x.shape[1], _at(rows), _at(partners), len(rows), _at(own), _at(out))
+        return out
+
+    def takes(self, x: npt.NDArray[Any]) -> bool:
+        """Whether ``dots`` can read the rows of x."""
+        return bool(x.dtype == np.float32 and x.flags.c_contiguous and x.flags.aligned)
+
+    def gathering(self, a: Arrangement, limits: Singles) -> Gathering:
+        """For the rows of `a`; `limits` is (4, N) and may change meanwhile."""
+        return _Gathering(self._gather, a, limits)
+
+
+class _Gathering:
+    def __init__(self, gather: Any, a: Arrangement, limits: Singles) -> None:
+        codes = (a.labels, a.confounders, a.groups, a.cell_end)
+        self.gather = gather
+        self.held = [*(np.ascontiguousarray(code, dtype=np.int64) for code in codes), limits]
+        self.rows = _Rows(*map(_at, self.held), len(a.given))
+
+    def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]:
+        n, p = product.shape
+        mine, theirs = _Found(n * p), _Found(n * p if both else 0)
+        stride = product.strides[0] // product.itemsize
+        found = ctypes.byref(mine), ctypes.byref(theirs) if both else None
+        self.gather(_at(product), stride, one.start, n, other.start, p, ctypes.byref(self.rows), *found)
+        return mine.pairs(), theirs.pairs() if both else None
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("label", "confounder", "group", "cell_end", "limit")),
+        ("n", ctypes.c_int64),
+    )
+
+
+class _Found(ctypes.Structure):
+    """Room for the pairs of a block: memory that is not written to is not taken."""
+
+    _fields_ = (*((name, ctypes.c_void_p) for name in ("row", "partner", "closeness")), ("count", ctypes.c_int64))
+
+    def __init__(self, room: int) -> None:
+        self.room = Pairs(
+            np.empty(room, dtype=np.int16), np.empty(room, dtype=np.int32), np.empty(room, dtype=np.float32)
+        )
+        super().__init__(*map(_at, self.room), 0)
+
+    def pairs(self) -> Pairs:
+        row, partner, closeness = self.room
+        return Pairs(row[: self.count].copy(), partner[: self.count].copy(), closeness[: self.count].copy())
+
+
+def _at(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+@functools.cache
+def _load(path: Path) -> tuple[Kernel | None, str]:
+    """The kernel, or None and why not."""
+    if not path.exists():
+        return None, "this package was built without it"
+    try:
+        library = ctypes.CDLL(str(path))
+        library.croma_kernel_source.restype = ctypes.c_char_p
+        built = library.croma_kernel_source().decode()
+    except (OSError, AttributeError) as fault:
+        return None, f"{path.name} does not load ({fault})"
+    if built != hashlib.sha256(SOURCE.read_bytes()).hexdigest():
+        return None, f"{path.name} was built from another {SOURCE.name}"
+    kernel = Kernel(library)
+    if not all(_agrees(kernel, width) for width in WIDTHS):
+        return None, "this numpy sums in another order"
+    return kernel, ""
+
+
+def _agrees(kernel: Kernel, width: int) -> bool:
+    x = np.sin(np.arange(5.0 * width)).astype(np.float32).reshape(5, width)
+    row, partner = np.divmod(np.arange(25), 5)
+    wide = x.astype(np.float64)
+    wanted: Floats = np.add.reduce(wide[row] * wide[partner], axis=-1)
+    return kernel.dots(x, row, partner).tobytes() == wanted.tobytes()

@@ -1,0 +1,141 @@
+"""The compiled kernel beside the numpy code, which is the reference: the same bytes, and a choice between them."""
+
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_metrics_search import cohort, same
+
+from croma_bundle.errors import EnvironmentFault, UsageError
+from croma_bundle.metrics import arrangement, candidates, kernel
+from croma_bundle.metrics.neighbours import typed_neighbours
+
+BUILD = Path(__file__).resolve().parents[2] / "hatch_build.py"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The path of a library that was built just now."""
+    pytest.importorskip("hatchling")
+    module = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("hatch_build", BUILD))
+    spec.loader.exec_module(module)
+    path = tmp_path_factory.mktemp("kernel") / "libkernel.so"
+    if reason := module.compile_kernel(kernel.SOURCE, path):
+        pytest.skip(f"no compiled kernel: {reason}")
+    return path
+
+
+@pytest.fixture
+def compiled(library, monkeypatch):
+    monkeypatch.setattr(kernel, "LIBRARY", library)
+    monkeypatch.setenv("CROMA_KERNEL", "c")
+    return kernel.chosen()
+
+
+def by_numpy(x, rows, partners):
+    """Products in float64, summed by numpy."""
+    return np.add.reduce(x[rows].astype(np.float64) * x[partners].astype(np.float64), axis=-1)
+
+
+@pytest.mark.parametrize("widths", [range(1, 150), range(150, 300), (512, 768, 1023, 1536, 2560, 5003)])
+def test_dot_products_have_the_bytes_of_numpys(compiled, widths):
+    rng = np.random.default_rng(0)
+    for width in widths:
+        x = rng.normal(size=(30, width)).astype(np.float32)
+        x[0], x[1], x[2] = 0, x[1] * 1e-40, -0.0
+        rows, partners = np.sort(rng.integers(0, 30, 61)), rng.integers(0, 30, 61)
+        assert compiled.dots(x, rows, partners).tobytes() == by_numpy(x, rows, partners).tobytes(), width
+
+
+def test_dot_products_of_huge_and_tiny_terms_have_the_bytes_of_numpys(compiled):
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(40, 333)) * 10.0 ** rng.integers(-30, 30, (40, 333))).astype(np.float32)
+    rows, partners = np.divmod(np.arange(1600), 40)
+    assert compiled.dots(x, rows, partners).tobytes() == by_numpy(x, rows, partners).tobytes()
+
+
+def test_no_pair_no_dot_product(compiled):
+    none = np.empty(0, dtype=np.int64)
+    assert compiled.dots(np.ones((3, 5), dtype=np.float32), none, none).tolist() == []
+
+
+@pytest.mark.parametrize("labels", [2, 25])  # one cell a block, and many
+def test_the_pairs_within_the_limits_are_numpys_in_its_order(compiled, labels):
+    x, *codes = cohort(n=1100, labels=labels, centres=labels, groups=40)
+    rng = np.random.default_rng(0)
+    with ThreadPoolExecutor(1) as pool:
+        a = arrangement.arrange(x, np.arange(1100), *codes, pool, block=150)
+    limits = -rng.uniform(0.05, 0.3, size=(4, 1100)).astype(np.float32)
+    limits[:, ::7] = candidates.NO_LIMIT
+    gatherings = [compiled.gathering(a, limits), candidates._Gathering(a, limits)]
+    several = 0
+    for one in a.blocks:
+        for other in a.blocks:
+            product = a.product(one.rows, a.factor(one.rows), other.rows, a.factor(other.rows))
+            theirs, ours = (gather(product.copy(), one, other, both=one is not other) for gather in gatherings)
+            assert [part.tobytes() for pairs in theirs if pairs for part in pairs] == [
+                part.tobytes() for pairs in ours if pairs for part in pairs
+            ]
+            several += len(ours[0].row)
+    assert several > 10_000
+
+
+@pytest.mark.parametrize("options", [{}, {"block": 70}, {"hold": False}, {"cuts": (1, 3, 11, 21)}, {"threads": 3}])
+@pytest.mark.parametrize("kind", ["float32", "float16", "float64", "duplicates", "cells", "of a larger matrix"])
+def test_neighbours_have_the_same_bytes(compiled, monkeypatch, kind, options):
+    x, *codes = cohort(n=1300, labels=25 if kind == "cells" else 3)
+    monkeypatch.setattr(arrangement, "SAMPLE", 200)
+    if kind.startswith("float"):
+        x = x.astype(kind)
+    if kind == "duplicates":
+        x[::3] = x[0]
+    rows = np.arange(1300)[::-1].copy() if kind == "of a larger matrix" else None
+    found = typed_neighbours(x, *codes, k=21, m=5, rows=rows, **options)
+    monkeypatch.setenv("CROMA_KERNEL", "numpy")
+    assert same(typed_neighbours(x, *codes, k=21, m=5, rows=rows, **options), found)
+
+
+def test_numpy_can_be_chosen(library, monkeypatch):
+    monkeypatch.setattr(kernel, "LIBRARY", library)
+    names = {}
+    for asked in ("", "numpy", "c"):
+        monkeypatch.setenv("CROMA_KERNEL", asked)
+        names[asked] = kernel.name()
+    assert names == {"": "c", "numpy": "numpy", "c": "c"}
+
+
+def test_without_a_library_it_is_numpy_unless_c_is_demanded(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel, "LIBRARY", tmp_path / "libkernel.so")
+    monkeypatch.delenv("CROMA_KERNEL", raising=False)
+    assert kernel.name() == "numpy"
+    monkeypatch.setenv("CROMA_KERNEL", "c")
+    with pytest.raises(EnvironmentFault, match="was built without it"):
+        kernel.name()
+
+
+def test_a_library_of_another_source_is_not_used(library, monkeypatch, tmp_path):
+    other = tmp_path / "kernel.c"
+    other.write_bytes(kernel.SOURCE.read_bytes() + b"\n")
+    again = tmp_path / "libkernel.so"
+    again.write_bytes(library.read_bytes())
+    monkeypatch.setattr(kernel, "SOURCE", other)
+    monkeypatch.setattr(kernel, "LIBRARY", again)
+    monkeypatch.setenv("CROMA_KERNEL", "c")
+    with pytest.raises(EnvironmentFault, match=r"libkernel\.so was built from another kernel\.c"):
+        kernel.name()
+
+
+def test_a_file_that_is_no_library_is_not_used(monkeypatch, tmp_path):
+    broken = tmp_path / "libkernel.so"
+    broken.write_bytes(b"not a library")
+    monkeypatch.setattr(kernel, "LIBRARY", broken)
+    monkeypatch.delenv("CROMA_KERNEL", raising=False)
+    assert kernel.name() == "numpy"
+
+
+def test_an_unknown_kernel_is_a_usage_error(monkeypatch):
+    monkeypatch.setenv("CROMA_KERNEL", "fortran")
+    with pytest.raises(UsageError, match="'fortran' is no kernel"):
+        kernel.name()
