@@ -16,6 +16,7 @@ from croma_bundle.artifacts.environment import bundle_version, versions
 from croma_bundle.durable import json_bytes, sha256_file
 from croma_bundle.errors import BundleError
 from croma_bundle.layout import Volume
+from croma_bundle.metrics import kernel
 from croma_bundle.scoring.roster import Member
 from croma_bundle.scoring.score import BenchmarkScore, Knobs
 from croma_bundle.scoring.view import View
@@ -58,7 +59,7 @@ def planned(
 def made_with() -> dict[str, Any]:
     """Versions that may move a number; `source_sha256` also tells a checkout with changes from its commit."""
     made = {"bundle": bundle_version(), "source_sha256": _source_sha256(), "python": platform.python_version()}
-    return {**made, **versions(["numpy"])}
+    return {**made, **versions(["numpy"]), "kernel": kernel.name()}
 
 
 def inputs_of(
@@ -117,7 +118,7 @@ def _source_sha256() -> str:
     """SHA-256 over the code that scores, by name and content."""
     root = Path(croma_bundle.__file__).parent
     files = [
-        p for room in CODE for pattern in (f"{room}.py", f"{room}/*.py", f"{room}/*.so") for p in root.glob(pattern)
+        p for room in CODE for pattern in (f"{room}.py", f"{room}/*.py", f"{room}/*.c") for p in root.glob(pattern)
     ]
     digest = hashlib.sha256()
     for path in sorted(files):
