@@ -70,6 +70,14 @@ def test_away_from_a_terminal_a_line_comes_only_when_the_interval_is_over(capsys
     assert 140 < float(lines[1].split("about ")[1].split(" s")[0].replace(",", "")) < 600
 
 
+def test_bytes_away_from_a_terminal_are_told_when_the_interval_is_over_and_not_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    with Reporter().meter("Toy, model.safetensors", 3_000_000) as arrived:
+        arrived(1_000_000)
+        arrived(3_000_000)
+    assert capsys.readouterr().err == "Toy, model.safetensors, bytes: 1,000,000 of 3,000,000\n"
+
+
 def test_the_interval_is_ten_seconds():
     assert progress.EVERY == 10
 

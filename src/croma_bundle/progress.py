@@ -5,6 +5,7 @@ People read stderr; stdout is for results. With `--json` every event, results in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -83,6 +84,16 @@ class Reporter:
                 self.say(f"{label}: {done:,} of {total:,}", "progress", label=label, done=done, total=total)
 
         return tick
+
+    @contextlib.contextmanager
+    def meter(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A function that is told how many bytes of `total` there are."""
+        if not self.as_json and sys.stderr.isatty():
+            with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
+                yield lambda there: bar.update(there - bar.pos)
+            return
+        tick = self.ticker(f"{label}, bytes")
+        yield lambda there: tick(there, total)
 
     def _emit(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, **fields}, ensure_ascii=not _shows_all(sys.stdout))

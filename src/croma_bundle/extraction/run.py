@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from croma_bundle.errors import BundleError, InputError, UsageError, raise_all
+from croma_bundle.errors import BundleError, InputError, raise_all
 from croma_bundle.extraction.embed import EmbedInput, embed
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
-from croma_bundle.manifests.models import Encoder, Tileset
+from croma_bundle.manifests.choice import choose_encoders
+from croma_bundle.manifests.models import Tileset
 from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.manifest import load_manifest
 from croma_bundle.tilemanifest.path_map import read_path_map
@@ -41,7 +42,7 @@ def embed_all(
     Raises:
         BundleError, SeveralErrors: everything that failed, after all the rest was embedded.
     """
-    chosen = choose_encoders(catalogue, family, encoders)
+    chosen = choose_encoders(catalogue, "embed", family, encoders)
     tiles = open_tiles(volume, catalogue.tileset(tileset), path_map)
     faults: list[BundleError] = []
     for entry in chosen:
@@ -57,31 +58,6 @@ def embed_all(
         text = f"{subject}: {DONE[outcome]}, {rows:,} × {width:,}, sha256 {digest[:12]}…"
         reporter.result(text, "embed", tileset=tileset, encoder=entry.name, outcome=outcome, matrix_sha256=digest)
     raise_all(faults)
-
-
-def choose_encoders(catalogue: Catalogue, family: str | None, names: Sequence[str] | None) -> list[Encoder]:
-    """The encoders asked for; raises for what does not exist or is of another family."""
-    if family is None and names is None:
-        raise UsageError(
-            "embed", "which encoders?", wanted="--family NAME, or --encoders A,B", then="croma-bundle list encoders"
-        )
-    if names is None:
-        return catalogue.family(str(family))
-    members = None if family is None else catalogue.family(family)
-    chosen, faults = list[Encoder](), list[BundleError]()
-    for name in names:
-        try:
-            entry = catalogue.encoder(name)
-        except BundleError as fault:
-            faults.append(fault)
-            continue
-        chosen.append(entry)
-        if members is not None and entry not in members:
-            then = f"make embed FAMILY={entry.family} ENCODERS={entry.name} TILESET=…"
-            problem = f"it is of the family {entry.family}, not {family}"
-            faults.append(InputError(f"encoder {entry.name}", problem, then=then))
-    raise_all(faults)
-    return chosen
 
 
 def open_tiles(volume: Volume, entry: Tileset, path_map: Path | None) -> EmbedInput:
