@@ -39,6 +39,7 @@ from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.manifest import TileManifest
 from croma_bundle.tilemanifest.pixel_record import PixelRecord
 from croma_bundle.tilemanifest.table import csv_text
+from croma_bundle.tiles.parquet import file_of
 from croma_bundle.tiles.pixels import decode
 from croma_bundle.tiles.tileset import raise_pixel_faults
 from croma_bundle.tiles.workers import ordered_map
@@ -63,7 +64,7 @@ class EmbedInput:
 
     def require_files(self) -> None:
         """Raise `PixelError`s naming every file that is not there, before any encoder is loaded."""
-        missing = [PixelError(str(path), "there is no such file") for path in self.paths if not path.is_file()]
+        missing = [PixelError(str(path), "there is no such file") for path in self.paths if not file_of(path).is_file()]
         raise_pixel_faults(missing, len(self.paths))
 
 
@@ -160,7 +161,11 @@ def _require_pinned(entry: Encoder) -> None:
     if not entry.pinned:
         found = f"repository {entry.repository}, revision null"
         raise ManifestError(
-            f"encoder {entry.name}", "it is unpinned", wanted="a revision of 40 hex digits", found=found
+            f"encoder {entry.name}",
+            "it is unpinned",
+            wanted="a revision of 40 hex digits",
+            found=found,
+            then=f"make lock-weights ENCODERS={entry.name}",
         )
 
 

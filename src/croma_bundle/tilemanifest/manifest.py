@@ -130,7 +130,7 @@ def manifest_of_csv(
     faults = _faults(table, filled, unique=not paired)
     rows, occurrences = table.rows, list[tuple[str, str]]()
     if paired:
-        rows, occurrences, conflicts = _once_each(table)
+        rows, occurrences, conflicts = once_each(table)
         faults += conflicts
     if images:
         faults += _path_faults(table)
@@ -175,7 +175,7 @@ def _path_faults(table: Table) -> list[str]:
     return faults
 
 
-def _once_each(table: Table) -> tuple[tuple[tuple[str, ...], ...], list[tuple[str, str]], list[str]]:
+def once_each(table: Table) -> tuple[tuple[tuple[str, ...], ...], list[tuple[str, str]], list[str]]:
     """Tiles once, in order of first appearance; the occurrences; and rows that contradict an earlier one."""
     sample, subset = table.header.index("sample_id"), table.header.index("subset")
     first: dict[str, tuple[str, ...]] = {}

@@ -12,9 +12,11 @@ from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.models import Design, Tileset
 from croma_bundle.manifests.toml_text import toml_text
 from croma_bundle.progress import Reporter
+from croma_bundle.tilemanifest.expected import check_view, require_size
 from croma_bundle.tilemanifest.manifest import TileManifest, manifest_of_csv
 from croma_bundle.tilemanifest.table import csv_text
 from croma_bundle.tiles.naming import refuse_taken
+from croma_bundle.tiles.report import findings, montage
 from croma_bundle.tiles.tileset import hash_tiles, tile_paths, write_pixels
 
 
@@ -33,12 +35,16 @@ def add_folder(
 ) -> tuple[Tileset, TileManifest]:
     """Declare the cohort of `csv` as tileset and benchmark `name`.
 
-    Writes `manifest.csv`, `occurrences.csv` (paired_2x2), `pixels.json` (unless `images` is False) and, last,
-    `tileset.toml`, which is what makes the tileset exist. `root` defaults to the folder of the CSV.
+    Writes `manifest.csv`, `occurrences.csv` (paired_2x2), `report.png` and `pixels.json` (unless `images` is False)
+    and, last, `tileset.toml`, which is what makes the tileset exist. `root` defaults to the folder of the CSV. A name
+    that the packaged manifests declare as imported gets its rows, checked against what is expected, no declaration.
 
     Raises:
         UsageError, InputError, PixelError, SeveralErrors: nothing is declared then.
     """
+    if name in catalogue.tilesets and catalogue.tilesets[name].source == "imported":
+        entry = catalogue.tilesets[name]
+        return entry, _fill_imported(volume, catalogue, entry, csv, confounder, reporter)
     refuse_taken(catalogue, checked_name("tileset", name))
     if root is not None and not images:
         raise UsageError("tiles add", "--root names the folder of the images, and --no-images says that there are none")
@@ -69,8 +75,12 @@ def add_folder(
             frozen["occurrences"] = csv_text(("sample_id", "subset"), occurrences).encode()
             write_bytes(volume.occurrences(name), frozen["occurrences"])
         if images:
-            digests, sizes = hash_tiles(f"tileset {name}", tile_paths(volume, entry, manifest), workers, reporter)
-            write_pixels(volume, entry, manifest, digests, sizes)
+            paths = tile_paths(volume, entry, manifest)
+            tiles = hash_tiles(f"tileset {name}", paths, workers, reporter)
+            for finding in findings(manifest, confounder, tiles):
+                reporter.say(f"tileset {name}: {finding}", "finding")
+            write_bytes(volume.tileset_report(name), montage(manifest, confounder, paths))
+            write_pixels(volume, entry, manifest, tiles)
         declaration = {key: value for key, value in entry.model_dump().items() if key != "name"}
         declaration |= {f"{what}_sha256": sha256(content).hexdigest() for what, content in frozen.items()}
         comment = f"Written by `croma-bundle tiles add {name}`; the rows are in manifest.csv and stay as they are."
@@ -78,10 +88,39 @@ def add_folder(
     return entry, manifest
 
 
+def _fill_imported(
+    volume: Volume, catalogue: Catalogue, entry: Tileset, csv: Path, confounder: str, reporter: Reporter
+) -> TileManifest:
+    """Write the rows of a declared tileset whose matrices are imported.
+
+    Raises:
+        UsageError: another confounder than is declared. InputError: it has rows already.
+        TileManifestError, CohortError: the rows are not what is declared.
+    """
+    subject = f"tileset {entry.name}"
+    if confounder != entry.confounder:
+        raise UsageError(
+            subject, "its confounder is declared", wanted=f"--confounder {entry.confounder}", found=confounder
+        )
+    manifest, _, warnings = manifest_of_csv(csv, confounder=confounder, images=False, paired=False)
+    for warning in warnings:
+        reporter.warn(warning)
+    require_size(entry, manifest)
+    for benchmark in catalogue.benchmarks.values():
+        if benchmark.tileset == entry.name:
+            reporter.say(check_view(volume, benchmark, entry, manifest).text(), "view", benchmark=benchmark.name)
+    volume.require_writable()
+    with lock(volume.tileset_lock(entry.name), subject):
+        if volume.tile_manifest(entry.name).exists():
+            raise InputError(subject, "its rows were added before and stay as they are", then="croma-bundle status")
+        write_bytes(volume.tile_manifest(entry.name), manifest.text().encode())
+    return manifest
+
+
 def _clear(volume: Volume, name: str) -> None:
     """Remove what an add that was cut off, perhaps one of another design, left of this name."""
     sweep_temporaries(volume.tileset(name))
-    for path in (volume.pixels(name), volume.occurrences(name)):
+    for path in (volume.pixels(name), volume.occurrences(name), volume.tileset_report(name)):
         path.unlink(missing_ok=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from croma_bundle.tilemanifest.pixel_record import read_pixels
 from croma_bundle.tiles.naming import refuse_taken
 from croma_bundle.tiles.phantom import PhantomSpec, PhantomTile, phantom_rows, render
 from croma_bundle.tiles.pixels import Tile, save_png
-from croma_bundle.tiles.tileset import tile_paths, write_pixels
+from croma_bundle.tiles.tileset import HashedTile, hashed, tile_paths, write_pixels
 from croma_bundle.tiles.workers import ordered_map
 
 COLUMNS = ("sample_id", "image_path", "label", "medical_center", "group_id")
@@ -78,14 +77,12 @@ def _render_all(volume: Volume, entry: Tileset, workers: int, reporter: Reporter
     write_bytes(volume.tile_manifest(entry.name), manifest.text().encode())
     work = [(spec, tile, volume.tileset(entry.name) / name) for tile, name in zip(tiles, names, strict=True)]
     rendered = reporter.track(ordered_map(_render, work, workers), len(work), f"tileset {entry.name}: rendering")
-    digests = list(rendered)
-    sizes = Counter({f"{spec.tile_size}x{spec.tile_size}": len(digests)})
-    write_pixels(volume, entry, manifest, digests, sizes)
+    write_pixels(volume, entry, manifest, list(rendered))
     return manifest
 
 
-def _render(job: tuple[PhantomSpec, PhantomTile, Path]) -> bytes:
+def _render(job: tuple[PhantomSpec, PhantomTile, Path]) -> HashedTile:
     spec, tile, path = job
     rgb = render(spec, tile)
     write_bytes(path, save_png(rgb))
-    return Tile(rgb, oriented=False).digest()
+    return hashed(Tile(rgb, oriented=False))

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from croma_bundle.errors import PixelError
+from croma_bundle.tiles.parquet import image_bytes, parquet_reference
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -40,10 +41,12 @@ TURN_BACK = {
 
 @dataclass(frozen=True)
 class Tile:
-    """A decoded tile: `rgb` (H, W, 3) uint8, and whether an EXIF orientation was ignored."""
+    """A decoded tile: `rgb` (H, W, 3) uint8, whether an EXIF orientation was ignored, and what was decoded."""
 
     rgb: npt.NDArray[np.uint8]
     oriented: bool
+    format: str = "PNG"
+    mode: str = "RGB"
 
     def digest(self) -> bytes:
         """SHA-256 of (width u32le, height u32le, RGB bytes)."""
@@ -52,10 +55,10 @@ class Tile:
 
 
 def decode(path: Path) -> Tile:
-    """Decode one image file completely.
+    """Decode one image completely: a file, or a row of a parquet file (`x.parquet#<row>`).
 
     Raises:
-        PixelError: the file is missing, truncated, not an image, or its RGB would be a guess.
+        PixelError: it is missing, truncated, not an image, or its RGB would be a guess.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
@@ -64,14 +67,15 @@ def decode(path: Path) -> Tile:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters of it is raised or checked below
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
-                return _decoded(image, path)
+            with _opened(path) as source, Image.open(source, formats=FORMATS) as image:
+                return _decoded(image, source, path)
     except (PixelError, MemoryError):
         raise
     except FileNotFoundError:
         raise PixelError(str(path), "there is no such file") from None
     except UnidentifiedImageError:
-        size = path.stat().st_size
+        with _opened(path) as source:
+            size = source.seek(0, io.SEEK_END)
         found = f"{size:,} bytes that are none of them" if size else "an empty file"
         raise PixelError(str(path), "this is not an image", wanted=", ".join(FORMATS), found=found) from None
     except OSError as error:
@@ -82,21 +86,28 @@ def decode(path: Path) -> Tile:
         raise _undecodable(path, error) from None
 
 
+def _opened(path: Path) -> BinaryIO:
+    reference = parquet_reference(path)
+    return io.BytesIO(image_bytes(*reference)) if reference else path.open("rb")
+
+
 def _undecodable(path: Path, error: Exception) -> PixelError:
     return PixelError(str(path), "it cannot be decoded to the end", found=str(error) or type(error).__name__)
 
 
-def _decoded(image: Image.Image, path: Path) -> Tile:
-    reason = _ambiguous(image, path)
+def _decoded(image: Image.Image, source: BinaryIO, path: Path) -> Tile:
+    reason = _ambiguous(image, source)
     if reason:
         raise PixelError(str(path), reason, wanted="8-bit RGB, greyscale or palette, opaque")
     turned = _tags(image).get(ORIENTATION, 1)  # Pillow turns a TIFF while loading it, and only a TIFF
     image.load()
-    if image.format in WHOLE:
-        WHOLE[image.format](path)
+    kind = str(image.format)
+    if kind in WHOLE:
+        source.seek(0)
+        WHOLE[kind](source, path)
     oriented = turned not in (0, 1) or image.getexif().get(ORIENTATION, 1) not in (0, 1)
     stored = image.transpose(TURN_BACK[turned]) if turned in TURN_BACK else image
-    return Tile(_rgb(stored, path), oriented)
+    return Tile(_rgb(stored, path), oriented, kind, image.mode)
 
 
 def save_png(rgb: npt.NDArray[np.uint8]) -> bytes:
@@ -106,11 +117,11 @@ def save_png(rgb: npt.NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-def _ambiguous(image: Image.Image, path: Path) -> str | None:
+def _ambiguous(image: Image.Image, source: BinaryIO) -> str | None:
     """Why the image's RGB would be a guess, or None. Reads headers only."""
     if (frames := getattr(image, "n_frames", 1)) > 1:
         return f"it holds {frames} frames"
-    bits = _bits(image, path)
+    bits = _bits(image, source)
     if bits > 8:
         return f"it has {bits} bits per channel (mode {image.mode})"
     if not set(_tags(image).get(SAMPLE_FORMAT, ())) <= {UNSIGNED}:
@@ -122,11 +133,14 @@ def _ambiguous(image: Image.Image, path: Path) -> str | None:
     return None
 
 
-def _bits(image: Image.Image, path: Path) -> int:
+def _bits(image: Image.Image, source: BinaryIO) -> int:
     """Bits per channel as the file states them: Pillow opens 16-bit RGB as 8-bit without a word."""
     if image.format == "PNG":
-        with path.open("rb") as handle:
-            return handle.read(25)[24]
+        place = source.tell()
+        source.seek(24)
+        bits = source.read(1)[0]
+        source.seek(place)
+        return bits
     stated: Sequence[int] | int = _tags(image).get(BITS_PER_SAMPLE, 8)
     return stated if isinstance(stated, int) else max(stated)
 
@@ -137,28 +151,27 @@ def _tags(image: Image.Image) -> Mapping[int, Any]:
     return tags
 
 
-def _require_whole_png(path: Path) -> None:
+def _require_whole_png(source: BinaryIO, path: Path) -> None:
     """Raise `PixelError` where a PNG is cut off or damaged behind its last pixel or in it: Pillow does not look."""
-    with path.open("rb") as handle:
-        handle.seek(len(PNG_SIGNATURE))
-        while len(head := handle.read(8)) == 8:
-            length, kind = struct.unpack(">I4s", head)
-            body, check = handle.read(length), handle.read(4)
-            if len(body) < length or len(check) < 4:
-                break
-            if kind[:1].isupper() and struct.unpack(">I", check)[0] != zlib.crc32(body, zlib.crc32(kind)):
-                raise PixelError(str(path), "it is damaged", found=f"a wrong checksum of its {kind.decode()} chunk")
-            if kind == b"IEND":
-                return
+    source.seek(len(PNG_SIGNATURE))
+    while len(head := source.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", head)
+        body, check = source.read(length), source.read(4)
+        if len(body) < length or len(check) < 4:
+            break
+        if kind[:1].isupper() and struct.unpack(">I", check)[0] != zlib.crc32(body, zlib.crc32(kind)):
+            raise PixelError(str(path), "it is damaged", found=f"a wrong checksum of its {kind.decode()} chunk")
+        if kind == b"IEND":
+            return
     raise PixelError(str(path), "it is truncated", found="the end of the file before the end of the image (IEND)")
 
 
-def _require_whole_jpeg(path: Path) -> None:
+def _require_whole_jpeg(source: BinaryIO, path: Path) -> None:
     """Raise `PixelError` where the end marker is missing: whether Pillow notices depends on the last block.
 
     Behind a start of scan (FF DA) the two bytes FF D9 stand for the end only; the thumbnail's end stands before it.
     """
-    content = path.read_bytes()
+    content = source.read()
     if content.find(b"\xff\xd9", content.rfind(b"\xff\xda")) < 0:
         raise PixelError(str(path), "it is truncated", found="the end of the file before the end of the image (EOI)")
 

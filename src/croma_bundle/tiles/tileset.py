@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from croma_bundle.durable import write_json
 from croma_bundle.errors import BundleError, PixelError, SeveralErrors, some
@@ -13,10 +17,17 @@ from croma_bundle.manifests.models import Tileset, plain
 from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.manifest import TileManifest
 from croma_bundle.tilemanifest.pixel_record import PIXELS_SCHEMA, manifest_sha256, pixels_sha256
-from croma_bundle.tiles.pixels import decode
+from croma_bundle.tiles.parquet import parquet_reference
+from croma_bundle.tiles.pixels import Tile, decode
 from croma_bundle.tiles.workers import ordered_map
 
 SHOWN = 10
+BRIGHT = 215
+"""A pixel whose three channels reach this is background."""
+NEARLY_ALL = 0.95
+"""The share of background above which a tile is empty."""
+FLAT = 2.0
+"""The standard deviation of all values below which a tile is one flat colour."""
 
 
 def tile_paths(volume: Volume, entry: Tileset, manifest: TileManifest) -> list[Path]:
@@ -25,28 +36,37 @@ def tile_paths(volume: Volume, entry: Tileset, manifest: TileManifest) -> list[P
     return [root / image for image in manifest.column("image_path")]
 
 
-def hash_tiles(
-    subject: str, paths: Sequence[Path], workers: int, reporter: Reporter
-) -> tuple[list[bytes], Counter[str]]:
-    """Decode every tile once: its digest in order, and a count of sizes.
+@dataclass(frozen=True)
+class HashedTile:
+    """What one look at a tile tells: its pixel digest, "WIDTHxHEIGHT", what it was stored as, and whether it is empty.
+
+    `oriented`: an EXIF orientation was ignored. `empty`: hardly anything but bright background, or one flat colour.
+    """
+
+    digest: bytes
+    size: str
+    format: str
+    mode: str
+    oriented: bool
+    empty: bool
+
+
+def hash_tiles(subject: str, paths: Sequence[Path], workers: int, reporter: Reporter) -> list[HashedTile]:
+    """Decode every tile once, in the order of the paths; parquet files are read from front to end.
 
     Raises:
         PixelError, SeveralErrors: every unusable file, at once.
     """
-    digests, sizes, faults, oriented = list[bytes](), Counter[str](), list[BundleError](), 0
-    outcomes = ordered_map(_digest, paths, workers)
-    for outcome in reporter.track(outcomes, len(paths), f"{subject}: hashing pixels"):
-        if isinstance(outcome, PixelError):
-            faults.append(outcome)
-            continue
-        digest, size, turned = outcome
-        digests.append(digest)
-        sizes[size] += 1
-        oriented += turned
-    raise_pixel_faults(faults, len(paths))
-    if oriented:
+    order = sorted(range(len(paths)), key=lambda i: parquet_reference(paths[i]) or (Path(), i))
+    outcomes = ordered_map(look_at, [paths[i] for i in order], workers)
+    tracked = reporter.track(outcomes, len(paths), f"{subject}: hashing pixels")
+    found = dict(zip(order, tracked, strict=True))
+    looks = [found[i] for i in range(len(paths))]
+    raise_pixel_faults([look for look in looks if isinstance(look, PixelError)], len(paths))
+    tiles = [look for look in looks if isinstance(look, HashedTile)]
+    if oriented := sum(tile.oriented for tile in tiles):
         reporter.warn(f"{subject}: the EXIF orientation of {oriented} tiles was ignored")
-    return digests, sizes
+    return tiles
 
 
 def raise_pixel_faults(faults: Sequence[BundleError], total: int) -> None:
@@ -67,27 +87,34 @@ def raise_pixel_faults(faults: Sequence[BundleError], total: int) -> None:
     raise SeveralErrors([*faults[:SHOWN], summary])
 
 
-def write_pixels(
-    volume: Volume, entry: Tileset, manifest: TileManifest, digests: Sequence[bytes], sizes: Counter[str]
-) -> str:
+def write_pixels(volume: Volume, entry: Tileset, manifest: TileManifest, tiles: Sequence[HashedTile]) -> str:
     """Write `pixels.json` and return its `pixels_sha256`."""
-    total = pixels_sha256(digests)
+    total = pixels_sha256(tile.digest for tile in tiles)
     record = {
         "schema": PIXELS_SCHEMA,
         "pixels_sha256": total,
         "manifest_sha256": manifest_sha256(manifest),
         "declaration": plain(entry),
-        "sizes": dict(sorted(sizes.items())),
-        "rows": [digest.hex() for digest in digests],
+        "sizes": dict(sorted(Counter(tile.size for tile in tiles).items())),
+        "formats": dict(sorted(Counter(tile.format for tile in tiles).items())),
+        "rows": [tile.digest.hex() for tile in tiles],
     }
     write_json(volume.pixels(entry.name), record)
     return total
 
 
-def _digest(path: Path) -> tuple[bytes, str, bool] | PixelError:
+def look_at(path: Path) -> HashedTile | PixelError:
     try:
-        tile = decode(path)
+        return hashed(decode(path))
     except PixelError as error:
         return error
+
+
+def hashed(tile: Tile) -> HashedTile:
     height, width, _ = tile.rgb.shape
-    return tile.digest(), f"{width}x{height}", tile.oriented
+    return HashedTile(tile.digest(), f"{width}x{height}", tile.format, tile.mode, tile.oriented, _empty(tile.rgb))
+
+
+def _empty(rgb: npt.NDArray[np.uint8]) -> bool:
+    background = float((rgb.min(axis=2) >= BRIGHT).mean())
+    return background > NEARLY_ALL or float(rgb.std()) < FLAT
