@@ -179,10 +179,10 @@ def test_what_a_benchmark_says_to_reproduce_is_published() -> None:
     assert {b.published for b in declared} - {None} <= cohorts
 
 
-def test_the_scoring_image_is_given_both_files_to_build_its_wheel() -> None:
+def test_an_image_is_given_both_files_to_build_its_wheel() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert {"!results/published", "!results/PROVENANCE.json"} <= set(ignored)
-    dockerfile = (ROOT / "images/score/Dockerfile").read_text(encoding="utf-8")
+    dockerfile = (ROOT / "images/Dockerfile").read_text(encoding="utf-8")
     copied = dockerfile.index("COPY results results")
     assert copied < dockerfile.index("hatchling build")
     assert not re.search(r"^!results/?$", "\n".join(ignored), re.M), "the phantom's tables have no place in an image"

@@ -1,0 +1,1 @@
+"""The confounder-biased probe sweep and its reductions, APD and nIPD."""

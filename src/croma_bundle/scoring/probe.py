@@ -1,0 +1,203 @@
+"""`probe`: the confounder-biased sweep of every embedded tileset that has a schedule, and its tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
+from croma_bundle.artifacts.pair import embedded
+from croma_bundle.durable import lock, remove, sweep_temporaries, write_bytes, write_json
+from croma_bundle.errors import BundleError, EnvironmentFault, InputError, raise_all
+from croma_bundle.layout import Volume
+from croma_bundle.manifests.catalogue import Catalogue
+from croma_bundle.manifests.models import Benchmark
+from croma_bundle.probe.arrange import arrangements, replicate_seeds
+from croma_bundle.progress import Reporter
+from croma_bundle.scoring.memory import half_of_free
+from croma_bundle.scoring.probe_cohort import ProbeCohort, probe_cohort, schedule_of
+from croma_bundle.scoring.probe_tables import CURVES, PROBE, Rows, Swept, record, reduced
+from croma_bundle.scoring.probe_units import Accuracies, Unit, identity, kept, run_unit
+from croma_bundle.scoring.roster import Member, load_roster
+from croma_bundle.scoring.tables import as_records
+from croma_bundle.tilemanifest.manifest import load_manifest
+from croma_bundle.tilemanifest.pixel_record import read_pixels
+from croma_bundle.tilemanifest.table import csv_text
+
+Spread = Callable[[Callable[[Any], Any], Iterable[Any], int], Iterator[Any]]
+"""Computes a function of every item in so many processes (0: here), results in the order of the items."""
+BASE = 300 * 2**20
+"""Bytes of a worker before it has any rows: Python, numpy, scipy, scikit-learn."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to sweep; None means all that can be. `processes`: None is one per core, as memory allows."""
+
+    benchmarks: Sequence[str] | None = None
+    encoders: Sequence[str] | None = None
+    iterations: int = 20
+    seed: int = 1000
+    processes: int | None = None
+
+
+def probe_all(volume: Volume, catalogue: Catalogue, sweep: Sweep, spread: Spread, reporter: Reporter) -> None:
+    """Sweep, write and show every asked benchmark; one failing does not stop the others.
+
+    Raises:
+        BundleError, SeveralErrors: everything that failed, after all the rest was swept.
+    """
+    if importlib.util.find_spec("sklearn") is None:
+        wanted = "scikit-learn, as in the scoring image and the venv of make"
+        raise EnvironmentFault("probe", "the probe is scikit-learn's, which is not installed", wanted=wanted)
+    benchmarks = _asked(volume, catalogue, sweep)
+    volume.require_writable()
+    faults: list[BundleError] = []
+    for benchmark in benchmarks:
+        try:
+            with lock(volume.probe_lock(benchmark.name), f"probe {benchmark.name}"):
+                faults += _probe_one(volume, catalogue, benchmark, sweep, spread, reporter)
+        except BundleError as fault:
+            faults.append(fault)
+    raise_all(faults)
+
+
+def _asked(volume: Volume, catalogue: Catalogue, sweep: Sweep) -> list[Benchmark]:
+    if sweep.benchmarks is not None:
+        return [catalogue.benchmark(name) for name in sweep.benchmarks]
+    scheduled = [b for b in catalogue.benchmarks.values() if schedule_of(catalogue.tileset(b.tileset))]
+    found = [b for b in scheduled if embedded(volume, b.tileset)]
+    if not found:
+        raise InputError(
+            f"volume {volume.root}",
+            "no tileset that has a probe schedule has embeddings",
+            wanted=f"embeddings of {', '.join(b.tileset for b in scheduled) or 'a tileset that declares [probe]'}",
+            then="croma-bundle status",
+        )
+    return found
+
+
+def _probe_one(
+    volume: Volume, catalogue: Catalogue, benchmark: Benchmark, sweep: Sweep, spread: Spread, reporter: Reporter
+) -> list[BundleError]:
+    tileset = catalogue.tileset(benchmark.tileset)
+    manifest = load_manifest(volume, tileset)
+    cohort = probe_cohort(benchmark, tileset, manifest, str(catalogue.declared["tileset", tileset.name]))
+    if not embedded(volume, tileset.name):
+        raise InputError(f"probe {benchmark.name}", f"nothing is embedded for its tileset {tileset.name}")
+    require_frozen_manifest(volume, tileset.name, manifest.public_text(tileset.confounder))
+    pixels = read_pixels(volume, tileset.name, manifest).pixels_sha256 if volume.pixels(tileset.name).exists() else None
+    members, refused = load_roster(
+        volume,
+        catalogue,
+        tileset.name,
+        fingerprint=manifest.fingerprint(tileset.confounder),
+        pixels_sha256=pixels,
+        wanted=sweep.encoders,
+        threads=sweep.processes,
+    )
+    if not members:
+        raise_all(refused)
+    seeds = replicate_seeds(sweep.seed, sweep.iterations)
+    units = _units(volume, tileset.name, cohort, members, seeds)
+    found = _swept(units, _processes(cohort, members, sweep.processes), spread, reporter, benchmark.name)
+    return [*refused, *_write(volume, cohort, members, found, sweep.seed, seeds, reporter)]
+
+
+def _units(
+    volume: Volume, tileset: str, cohort: ProbeCohort, members: Sequence[Member], seeds: Sequence[int]
+) -> list[Unit]:
+    """Every replicate of every encoder, encoders in turn."""
+    orders = arrangements(cohort.schedule, cohort.cells, seeds, f"probe {cohort.benchmark}")
+    rows = cohort.sha256()
+    return [
+        Unit(
+            member.name,
+            r,
+            volume.matrix(tileset, member.name),
+            volume.probe_unit(cohort.benchmark, member.name, r),
+            identity(member.sidecar["matrix_sha256"], rows, seeds[: r + 1]),
+            cohort.schedule,
+            cohort.cells,
+            order,
+        )
+        for member in members
+        for r, order in enumerate(orders)
+    ]
+
+
+def _swept(
+    units: Sequence[Unit], processes: int, spread: Spread, reporter: Reporter, name: str
+) -> dict[tuple[str, int], Accuracies]:
+    """The accuracies of every unit: those kept, and the rest run now."""
+    found = {(u.encoder, u.replicate): a for u in units if (a := kept(u)) is not None}
+    rest = [u for u in units if (u.encoder, u.replicate) not in found]
+    if found:
+        reporter.say(f"probe {name}: {len(found):,} of {len(units):,} replicates were run before")
+    for folder in {u.path.parent for u in rest}:
+        sweep_temporaries(folder)
+    work = spread(run_unit, rest, min(processes, len(rest)))
+    for encoder, replicate, accuracies in reporter.track(work, len(units), f"probe {name}", len(found)):
+        found[encoder, replicate] = accuracies
+    return found
+
+
+def _processes(cohort: ProbeCohort, members: Sequence[Member], asked: int | None) -> int:
+    """Worker processes: as asked, or one per core while half of the free memory holds their rows."""
+    if asked is not None:
+        return asked if asked > 1 else 0
+    schedule, cells = cohort.schedule, cohort.cells
+    train = max(sum(schedule.train_rows(s, c) for c in schedule.cells) for s in range(len(schedule.steps)))
+    rows = 2 * train + len(cells.ood_rows) + sum(slides.size for slides in cells.slides) // 4
+    need = BASE + 8 * rows * max(member.matrix.shape[1] for member in members)
+    fit = max(1, half_of_free() // need)
+    count = min(len(os.sched_getaffinity(0)), fit)
+    return count if count > 1 else 0
+
+
+def _write(
+    volume: Volume,
+    cohort: ProbeCohort,
+    members: Sequence[Member],
+    found: dict[tuple[str, int], Accuracies],
+    seed: int,
+    seeds: Sequence[int],
+    reporter: Reporter,
+) -> list[BundleError]:
+    """The tables of one benchmark, as one run; `probe.csv` is removed first and written last."""
+    folder = volume.probe(cohort.benchmark)
+    remove(folder / "probe.csv")
+    rows: Rows = []
+    curves: Rows = []
+    faults: list[BundleError] = []
+    for member in members:
+        of = [found[member.name, r] for r in range(len(seeds))]
+        swept = Swept(member, {regime: np.array([a[regime] for a in of]).T for regime in of[0]})
+        write_json(volume.probe_accuracies(cohort.benchmark, member.name), record(cohort, swept, seed, seeds))
+        more, points, wrong = reduced(cohort, swept)
+        rows, curves, faults = rows + more, curves + points, faults + wrong
+    names = {member.name for member in members}
+    for stale in (folder / "accuracies").glob("*.json"):
+        if stale.name.removesuffix(".json") not in names:
+            remove(stale)
+    write_bytes(folder / "curves.csv", csv_text(CURVES, curves).encode())
+    write_bytes(folder / "probe.csv", csv_text(PROBE, rows).encode())
+    where = volume.shown(folder)
+    text = f"{_text(rows)}\n  nIPD near 0 is little net change, not no degradation: read curves.csv beside it\n"
+    reporter.result(f"{text}  written to {where}\n", "probed", folder=where, rows=as_records(PROBE, rows))
+    return faults
+
+
+def _text(rows: Rows) -> str:
+    """The table for the terminal, encoders in the order of `probe.csv`."""
+    lines = [f"{rows[0][0]}", f"  {'encoder':<28} {'regime':<6} {'nIPD':>9} {'APD':>9} {'baseline':>9} {'g(V=1)':>9}"]
+    for _, encoder, control, external, regime, drop, area, baseline, _, last, *_ in rows:
+        cells = " ".join(f"{'' if x is None else format(x, '.4f'):>9}" for x in (area, drop, baseline, last))
+        notes = "".join(f"  {name}" for name, holds in (("control", control), ("external", external)) if holds)
+        lines.append(f"  {encoder:<28} {regime:<6} {cells}{notes}")
+    return "\n".join(lines)
