@@ -132,7 +132,7 @@ def test_a_revision_of_forty_hex_digits_pins_a_repository_and_its_absence_leaves
 @pytest.mark.parametrize(
     ("key", "value"),
     [("width", "72.0"), ("width", "0"), ("width", "-1"), ("width", "true"), ("batch_size", "0"), ("control", "1"),
-     ("precision", '"float16"'), ("backend", '"timm"'), ("pooling", '""'), ("exposed", "[1]")],
+     ("precision", '"float16"'), ("backend", '"tim"'), ("pooling", '""'), ("exposed", "[1]")],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused_not_converted(write, key, value):
     (fault,) = faults_of(write(encoder_toml(**{key: value})))

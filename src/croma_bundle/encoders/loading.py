@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from croma_bundle.errors import ManifestError
+from croma_bundle.errors import InputError, ManifestError
 from croma_bundle.manifests.models import Encoder
 
 Floats = npt.NDArray[np.float32]
@@ -38,7 +38,17 @@ def load(entry: Encoder) -> Loaded:
 
     Raises:
         ManifestError: the entry names a descriptor that does not exist, or a width that it does not have.
+        InputError: its backend's checkpoints cannot be loaded by this version.
     """
+    if entry.backend != "classical":
+        raise InputError(
+            f"encoder {entry.name}",
+            f"this version cannot load checkpoints of the backend {entry.backend}, so it cannot embed with it",
+            wanted="an encoder of the backend classical",
+            detail="Its entry is known and its weights can be fetched. Matrices that were made elsewhere come in with "
+            "`croma-bundle import`.",
+            then=f"croma-bundle construct --encoders {entry.name}   # runs its architecture with random weights",
+        )
     from croma_bundle.encoders import classical
 
     descriptor = classical.DESCRIPTORS.get(entry.model)

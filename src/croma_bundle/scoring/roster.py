@@ -50,7 +50,8 @@ class Member:
 
     def exposed(self, tileset: str) -> bool | None:
         """Whether its pretraining saw these images; None where nobody says."""
-        return tileset in self.entry.exposed if self.entry else None
+        known = self.entry.exposed if self.entry else None
+        return None if known is None else tileset in known
 
 
 def load_roster(
