@@ -20,19 +20,29 @@ PROTOCOL ?= median-k
 BENCHMARK ?=
 CONFOUNDER ?=
 M ?=
+ITERATIONS ?=
+SEED ?=
+THREADS ?=
 RUNTIME ?= auto
 RESULTS ?= results/phantom
+NETWORK ?=
+REGISTRY ?=
+IMAGES ?=
+FILE ?= croma-bundle-images.tar
 
 BUNDLE := $(VENV)/bin/croma-bundle
 TESTS := $(TEST_VENV)/bin/python -m pytest
 workers = $(if $(WORKERS),--workers $(WORKERS))
+only = $(if $(IMAGES),--images $(IMAGES))
+encoders = $(if $(ENCODERS),--encoders $(ENCODERS))
+launch = $(BUNDLE) launch --runtime $(RUNTIME)
 
 ##@ Start here
 .PHONY: help demo test
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo; echo "  Variables: TILESET FAMILY ENCODERS=A,B DEVICE WORKERS FORCE=1 PROTOCOL BENCHMARK=A,B CONFOUNDER=A,B M=5 RUNTIME=auto|docker|venv"
+	@echo; echo "  Variables: TILESET FAMILY ENCODERS=A,B DEVICE WORKERS FORCE=1 PROTOCOL BENCHMARK=A,B CONFOUNDER=A,B M=5 RUNTIME=auto|docker|venv|apptainer"
 	@echo "             CROMA_VOLUME=$(CROMA_VOLUME)  PYTHON=$(PYTHON)"
 
 demo: $(BUNDLE) ## Phantom tiles → classical encoders → scores → compare with results/phantom (no Docker, GPU or download)
@@ -44,52 +54,67 @@ demo: $(BUNDLE) ## Phantom tiles → classical encoders → scores → compare w
 test: $(TEST_VENV)/.ready ## Everything that needs neither an engine nor torch
 	$(TESTS) -n auto --dist loadfile -m "not containers" $(ARGS)
 
-##@ The steps
-.PHONY: tiles embed score verify status
+##@ The steps, each in its image, its venv or an apptainer container (RUNTIME)
+.PHONY: tiles weights embed score probe verify status doctor
 tiles: $(BUNDLE) ## Put a declared tileset on the volume (TILESET=phantom)
-	$(BUNDLE) tiles fetch $(TILESET) $(workers)
+	$(launch) tiles $(TILESET) $(workers)
 
-embed: tiles ## Embed a tileset with a family's encoders (FAMILY=classical TILESET=phantom)
-	$(BUNDLE) embed --family $(FAMILY) --tileset $(TILESET) --device $(DEVICE) $(workers) \
-	  $(if $(ENCODERS),--encoders $(ENCODERS)) $(if $(filter 1,$(FORCE)),--force)
+weights: $(BUNDLE) ## Fetch and verify the pinned checkpoints of a family (FAMILY=waiv)
+	$(launch) run weights --family $(FAMILY) $(encoders)
 
-score: ## Score every embedded benchmark (PROTOCOL=median-k), in the scoring image where it is built, else in the venv
-	@case "$(RUNTIME)" in \
-	  docker|venv) use=$(RUNTIME) ;; \
-	  auto) if docker image inspect "$$(docker compose config --images score 2>/dev/null)" >/dev/null 2>&1; then use=docker; else use=venv; fi ;; \
-	  *) echo "error: RUNTIME=$(RUNTIME): wanted auto, docker or venv" >&2; exit 2 ;; \
-	esac; $(MAKE) score-$$use
+embed: $(BUNDLE) ## Fetch the tiles and weights that are missing, then embed, offline (FAMILY=classical TILESET=phantom)
+	$(launch) embed --family $(FAMILY) --tileset $(TILESET) --device $(DEVICE) $(encoders) $(workers) \
+	  $(if $(filter 1,$(FORCE)),--force)
 
-score_options = --protocol $(PROTOCOL) $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(if $(ENCODERS),--encoders $(ENCODERS)) \
-  $(if $(CONFOUNDER),--confounder $(CONFOUNDER)) $(if $(M),--m $(M))
+score: $(BUNDLE) ## Score every embedded benchmark (PROTOCOL=median-k)
+	$(launch) run score --protocol $(PROTOCOL) $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(encoders) \
+	  $(if $(CONFOUNDER),--confounder $(CONFOUNDER)) $(if $(M),--m $(M))
 
-.PHONY: score-docker score-venv
-score-docker: engine volume-owner
-	@image=$$(docker compose config --images score); \
-	  of=$$(docker image inspect --format '{{index .Config.Labels "org.opencontainers.image.revision"}}' "$$image" 2>/dev/null || true); \
-	  echo "scoring in $$image, built from commit $${of:-unknown}" >&2; \
-	  [ -z "$$of" ] || [ "$$of" = "$(commit)" ] || echo "warning: this checkout is at $(commit); make images renews the image" >&2
-	CROMA_UID=$(uid) CROMA_GID=$(gid) docker compose run --rm score \
-	  $(score_options)
+probe: $(BUNDLE) ## Sweep confounder-biased probes over every embedded tileset with a schedule: APD and nIPD (ITERATIONS SEED THREADS)
+	$(launch) run probe $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(encoders) $(if $(ITERATIONS),--iterations $(ITERATIONS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(THREADS),--threads $(THREADS))
 
-score-venv: $(BUNDLE)
-	@echo "scoring in $(VENV), without network isolation (RUNTIME=docker for the image)" >&2
-	$(BUNDLE) score $(score_options)
-
-verify: $(BUNDLE) ## Re-hash every artifact on the volume, then compare what is scored with the published figures
+verify: $(BUNDLE) ## Re-hash every artifact, compare the images with their lock, and what is scored with the published figures
 	$(BUNDLE) verify artifacts
+	$(BUNDLE) verify images
 	$(BUNDLE) verify published --if-scored
 
 status: $(BUNDLE) ## What is declared, embedded, missing
 	$(BUNDLE) status
 
+doctor: $(BUNDLE) ## What this machine lacks, before a long run (FAMILY=waiv TILESET=… RUNTIME=… NETWORK=1)
+	$(BUNDLE) doctor --runtime $(RUNTIME) --family $(FAMILY) --tileset $(TILESET) \
+	  $(if $(filter 1,$(NETWORK)),--network)
+
 ##@ Images
 .PHONY: images test-containers
-images: engine ## Build the images (BASE_IMAGE=… for another base; CA_BUNDLE=… PIP_CONF=… behind a proxy, docs/hospital-it.md)
+comma := ,
+built = $(or $(subst $(comma), ,$(IMAGES)),torch score tiles shared waiv rudolfv2)
+services = $(foreach image,$(built),$(if $(filter shared waiv rudolfv2,$(image)),embed-$(image),$(image)))
+compose_build = docker compose -f compose.yaml --profile torch
+lock_hash = CROMA_$(shell tr a-z A-Z <<<$(1))_LOCK_SHA256=$(firstword $(shell sha256sum images/$(1)/$(2).lock))
+images: engine ## Build the images (IMAGES=score,tiles for some; BASE_IMAGE=…; TORCH=blackwell; CA_BUNDLE=… PIP_CONF=…, docs/hospital-it.md)
 	$(if $(BASE_IMAGE),BASE_IMAGE="$(BASE_IMAGE)" $(if $(findstring @,$(BASE_IMAGE)),BASE_DIGEST=$(lastword $(subst @, ,$(BASE_IMAGE))))) \
 	  $(if $(CA_BUNDLE),CROMA_CA_BUNDLE="$(CA_BUNDLE)") \
-	  $(if $(PIP_CONF),CROMA_PIP_CONF="$(PIP_CONF)") CROMA_GIT_COMMIT="$(commit)" \
-	  CROMA_LOCK_SHA256=$$(sha256sum <images/score/requirements.lock | cut -c 1-64) docker compose build
+	  $(if $(PIP_CONF),CROMA_PIP_CONF="$(PIP_CONF)") CROMA_GIT_COMMIT="$(commit)" $(call lock_hash,torch,$(or $(TORCH),requirements)) \
+	  $(foreach image,score tiles shared waiv rudolfv2,$(call lock_hash,$(image),requirements)) $(compose_build) build $(services)
+	@docker image inspect --format '{{index .RepoTags 0}} {{.Size}} {{.Id}}' $$($(compose_build) config --images $(services)) | \
+	  awk '{printf "%-40s %7.1f MB  %s\n", $$1, $$2 / 1e6, $$3}'
+	@[ ! -e compose.override.yaml ] || echo "compose.override.yaml still names the published images; remove it to run these" >&2
+
+.PHONY: push pull save load
+push: $(BUNDLE) ## Push the images to REGISTRY=… and record them, by digest, in manifests/images.lock.toml (IMAGES=score,tiles)
+	@[ -n "$(REGISTRY)" ] || { echo "error: make push: REGISTRY=… says where to" >&2; exit 2; }
+	$(BUNDLE) images push "$(REGISTRY)" $(only)
+
+pull: $(BUNDLE) ## Pull the published images by digest; compose then runs exactly these
+	$(BUNDLE) images pull $(only)
+
+save: $(BUNDLE) ## Write the images to FILE=croma-bundle-images.tar, for a machine without a registry
+	$(BUNDLE) images save "$(FILE)" $(only)
+
+load: $(BUNDLE) ## Load FILE=croma-bundle-images.tar
+	$(BUNDLE) images load "$(FILE)"
 
 test-containers: engine $(TEST_VENV)/.ready ## The tests that need a Docker engine: images, compose
 	$(TESTS) -m containers tests/containers $(ARGS)
@@ -99,7 +124,11 @@ test-containers: engine $(TEST_VENV)/.ready ## The tests that need a Docker engi
 bench: $(TEST_VENV)/.ready ## Time the scorer beside croma and the matrix product (about 15 minutes; ARGS="tcga --no-croma")
 	$(TEST_VENV)/bin/python benchmarks/score.py $(ARGS)
 
-.PHONY: lint format docs lock results clean engine volume-owner
+.PHONY: bench-probe
+bench-probe: $(TEST_VENV)/.ready ## Time the probe sweep beside croma, on Camelyon's geometry (ARGS="--replicates 2")
+	$(TEST_VENV)/bin/python benchmarks/probe.py $(ARGS)
+
+.PHONY: lint format docs lock lock-weights lock-tilesets results clean engine
 lint: $(TEST_VENV)/.ready ## ruff and mypy
 	$(TEST_VENV)/bin/ruff check .
 	$(TEST_VENV)/bin/ruff format --check .
@@ -113,11 +142,20 @@ LOCK = uv pip compile -q --generate-hashes --universal --python-version 3.11 --n
 docs: $(TEST_VENV)/.ready ## Renew the generated documentation
 	$(TEST_VENV)/bin/python docs/generate.py
 
+# The order matters: constraints (-c in the .in files) tie each lock to earlier ones. A family's lock is what it adds to torch.
+lock-weights: $(BUNDLE) ## Ask the hub once for the commits and hashes that the encoders' entries leave open (ENCODERS=A,B)
+	$(BUNDLE) lock-weights $(encoders)
+
 lock: ## Renew the locks (needs uv); UPGRADE=1 takes newer releases
-	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/tools.in -o requirements/tools.lock
-	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/test.in -o requirements/test.lock
-	$(LOCK) $(if $(UPGRADE),--upgrade) images/score/requirements.in -o images/score/requirements.lock
-	$(LOCK) $(if $(UPGRADE),--upgrade) images/score/build.in -o images/score/build.lock
+	@for name in requirements/tools requirements/test images/torch/requirements images/torch/blackwell images/wheel/requirements \
+	  images/score/requirements images/tiles/requirements images/shared/requirements images/waiv/requirements images/rudolfv2/requirements; do \
+	  echo "$$name.lock"; of_torch=(); \
+	  ! grep -q '^-c ../torch/' "$$name.in" || of_torch=($$(sed -nE 's/^([a-z0-9._-]+)==.*/--no-emit-package \1/p' images/torch/requirements.lock | sort -u)); \
+	  $(LOCK) $(if $(UPGRADE),--upgrade) "$${of_torch[@]}" "$$name.in" -o "$$name.lock"; \
+	done
+
+lock-tilesets: $(BUNDLE) ## Fetch the metadata tables whose sha256 is not known, once, and write manifests/tilesets.lock.toml
+	$(BUNDLE) lock-tilesets
 
 results: $(BUNDLE) ## Renew results/phantom from the volume's scores of the phantom (say why in the commit)
 	@test -s "$(CROMA_VOLUME)/metrics/median-k/phantom/run.json" || { echo "error: the phantom is not scored: make demo" >&2; exit 3; }
@@ -157,11 +195,3 @@ engine:
 
 # What an image says it was built from; a checkout with changes says so.
 commit = $(or $(CROMA_GIT_COMMIT),$(shell git describe --match= --always --abbrev=40 --dirty 2>/dev/null))
-
-# Files on the volume belong to the caller; for root, to the volume's owner. An empty volume of root's is given to 10001.
-uid = $(or $(CROMA_UID),$(shell if [ "$$(id -u)" != 0 ]; then id -u; else stat -c %u "$(CROMA_VOLUME)"; fi))
-gid = $(or $(CROMA_GID),$(shell if [ "$$(id -u)" != 0 ]; then id -g; else stat -c %g "$(CROMA_VOLUME)"; fi))
-volume-owner:
-	@mkdir -p "$(CROMA_VOLUME)"
-	@if [ "$$(id -u):$$(stat -c %u "$(CROMA_VOLUME)")" = 0:0 ] && \
-	  [ -z "$$(find "$(CROMA_VOLUME)" -mindepth 1 ! -name .gitkeep -print -quit)" ]; then chown 10001:10001 "$(CROMA_VOLUME)"; fi

@@ -17,7 +17,7 @@ LAYERS = (
     {"errors"},
     {"layout", "durable", "progress"},
     {"manifests"},
-    {"artifacts", "tilemanifest", "metrics", "probe"},
+    {"artifacts", "tilemanifest", "metrics", "probe", "weights"},
     {"tiles", "encoders", "scoring"},
     {"extraction", "report", "verification", "inventory"},
     {"launch"},
@@ -26,7 +26,7 @@ LAYERS = (
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 ONLY_ERRORS = {"metrics", "probe"}
-NOT_FOR_SCORING = {"torch", "PIL", "skimage", "sklearn", "scipy", "huggingface_hub", "matplotlib", "pandas"}
+NOT_FOR_SCORING = {"torch", "PIL", "skimage", "sklearn", "scipy", "huggingface_hub", "matplotlib", "pandas", "pyarrow"}
 
 
 def room_of(path: Path) -> str:
@@ -103,6 +103,18 @@ def test_scoring_loads_no_deep_learning_image_or_hub_library():
     loaded = loaded_after("import croma_bundle.scoring.run")
     assert "numpy" in loaded, "the probe itself works"
     assert loaded & NOT_FOR_SCORING == set()
+
+
+def test_the_probe_loads_scikit_learn_only_where_it_trains():
+    loaded = loaded_after("import croma_bundle.scoring.probe, croma_bundle.probe.sweep")
+    assert loaded & NOT_FOR_SCORING == set()
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in sources()
+        for _, module in imported_modules(path)
+        if module.split(".")[0] == "sklearn" and room_of(path) in ("metrics", "probe", "scoring", "verification")
+    }
+    assert users == {"probe/sweep.py"}
 
 
 def test_verification_and_inventory_load_no_deep_learning_image_or_hub_library():

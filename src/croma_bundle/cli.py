@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,6 +19,9 @@ from croma_bundle.errors import BundleError, EnvironmentFault, UsageError
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue, load_catalogue
 from croma_bundle.progress import Reporter
+
+if TYPE_CHECKING:
+    from croma_bundle.launch.run import Launcher
 
 FILE = click.Path(path_type=Path)
 PIPE_CLOSED = 128 + 13
@@ -29,6 +32,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 class Context:
     """What every command shares: the volume, the reporter, and the catalogue, read when first needed."""
 
+    runtime = "auto"
+
     def __init__(self, volume: Path, as_json: bool) -> None:
         self.volume = Volume(volume.absolute())
         self.reporter = Reporter(as_json=as_json)
@@ -36,6 +41,12 @@ class Context:
     @property
     def catalogue(self) -> Catalogue:
         return load_catalogue(self.volume)
+
+    @property
+    def launcher(self) -> Launcher:
+        from croma_bundle.launch.run import launcher
+
+        return launcher(self.volume, self.runtime, dict(os.environ), self.reporter)
 
 
 class Names(click.ParamType[list[str]]):
@@ -52,6 +63,16 @@ class Names(click.ParamType[list[str]]):
         return list(dict.fromkeys(names))
 
 
+class Finite(click.FloatRange):
+    """A number of the range; neither NaN nor infinity, which no comparison refuses."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
 class VolumeGroup(click.Group):
     """The top group: a file of the volume that this user may not touch is told with the line that helps."""
 
@@ -63,16 +84,6 @@ class VolumeGroup(click.Group):
             if volume and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
                 raise _not_permitted(volume, Path(os.fsdecode(error.filename)), error) from None
             raise
-class Finite(click.FloatRange):
-    """A number of the range; neither NaN nor infinity, which no comparison refuses."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
-
-
 
 
 def _not_permitted(volume: Volume, path: Path, error: OSError) -> Exception:
@@ -157,17 +168,19 @@ def tiles_fetch(context: Context, tileset: str, workers: int | None) -> None:
     from croma_bundle.tiles.fetch import fetch
     from croma_bundle.tiles.workers import default_workers
 
-    entry = context.catalogue.tileset(tileset)
-    manifest = fetch(context.volume, entry, default_workers() if workers is None else workers, context.reporter)
+    workers = default_workers() if workers is None else workers
+    manifest = fetch(context.volume, context.catalogue, tileset, workers, context.reporter)
     where = context.volume.shown(context.volume.tileset(tileset))
     context.reporter.result(f"tileset {tileset}: {len(manifest):,} tiles in {where}", "tileset", tiles=len(manifest))
 
 
 @tiles.command("add")
 @click.argument("name")
-@click.option(
-    "--manifest", "csv", type=FILE, required=True, help="CSV: sample_id,image_path,label,group_id,<confounder>…"
-)
+@click.option("--manifest", "csv", type=FILE, help="CSV: sample_id,image_path,label,group_id,<confounder>…")
+@click.option("--folder", type=FILE, help="Instead of a CSV: a folder tree, whose paths --pattern explains.")
+@click.option("--pattern", default="<class>/<centre>/<slide>/*.png", show_default=True, help="Paths below --folder.")
+@click.option("--parquet", type=FILE, multiple=True, help="Instead of a CSV: a parquet file; repeat it for several.")
+@click.option("--column", "columns", multiple=True, help="label=NAME, group_id=NAME or sample_id=NAME in the parquet.")
 @click.option("--root", type=FILE, help="The folder that image_path starts from. Default: the CSV's own folder.")
 @click.option("--confounder", default="medical_center", show_default=True, help="The column of the primary confounder.")
 @click.option(
@@ -183,7 +196,11 @@ def tiles_fetch(context: Context, tileset: str, workers: int | None) -> None:
 def tiles_add(
     context: Context,
     name: str,
-    csv: Path,
+    csv: Path | None,
+    folder: Path | None,
+    pattern: str,
+    parquet: tuple[Path, ...],
+    columns: tuple[str, ...],
     root: Path | None,
     confounder: str,
     design: Any,
@@ -192,25 +209,27 @@ def tiles_add(
 ) -> None:
     """Declare your own cohort as tileset and benchmark NAME. No pixel is copied; every tile is decoded and hashed."""
     from croma_bundle.tiles.folder import add_folder
+    from croma_bundle.tiles.found import as_csv
     from croma_bundle.tiles.workers import default_workers
 
-    _, manifest = add_folder(
-        context.volume,
-        context.catalogue,
-        name,
-        csv,
-        root=root,
-        confounder=confounder,
-        design=design,
-        images=not no_images,
-        workers=default_workers() if workers is None else workers,
-        reporter=context.reporter,
-    )
+    with as_csv(csv, folder, pattern, parquet, columns, context.reporter) as (rows, found_root):
+        _, manifest = add_folder(
+            context.volume,
+            context.catalogue,
+            name,
+            rows,
+            root=root or found_root,
+            confounder=confounder,
+            design=design,
+            images=not no_images,
+            workers=default_workers() if workers is None else workers,
+            reporter=context.reporter,
+        )
     from croma_bundle.tilemanifest.design import check_design
 
-    columns = [manifest.column(column) for column in ("label", confounder, "group_id")]
-    check = check_design(*columns)
-    text = f"tileset {name}: {len(manifest):,} tiles of {len(set(columns[2])):,} groups, confounder {confounder}"
+    facts = [manifest.column(column) for column in ("label", confounder, "group_id")]
+    check = check_design(*facts)
+    text = f"tileset {name}: {len(manifest):,} tiles of {len(set(facts[2])):,} groups, confounder {confounder}"
     text += f", design {design}\n{check.text()}" if design == "all" else f", design {design}"
     next_step = "croma-bundle import" if no_images else f"make embed FAMILY=classical TILESET={name}"
     text += f"\n  in {context.volume.shown(context.volume.tileset(name))}; next: {next_step}"
@@ -241,6 +260,22 @@ def tiles_phantom(context: Context, /, name: str, **parameters: Any) -> None:
 
     declare_phantom(context.volume, context.catalogue, name, parameters)
     context.reporter.result(f"tileset {name} is declared; next: croma-bundle tiles fetch {name}", "tileset", name=name)
+
+
+@tiles.command("export")
+@click.argument("tileset")
+@click.option("--output", type=FILE, required=True, help="The folder to write to.")
+@WORKERS
+@pass_context
+def tiles_export(context: Context, tileset: str, output: Path, workers: int | None) -> None:
+    """Write the tiles of TILESET as PNG files, with a manifest.csv of them."""
+    from croma_bundle.tiles.export import export_tiles
+    from croma_bundle.tiles.workers import default_workers
+
+    entry = context.catalogue.tileset(tileset)
+    workers = default_workers() if workers is None else workers
+    manifest = export_tiles(context.volume, entry, output, workers, context.reporter)
+    context.reporter.result(f"tileset {tileset}: {len(manifest):,} tiles in {output}", "export", tiles=len(manifest))
 
 
 @tiles.command("export-view")
@@ -303,6 +338,79 @@ def embed(
         force=force,
         reporter=context.reporter,
     )
+
+
+@cli.command()
+@click.option("--family", help="The architectures of this family.")
+@click.option("--encoders", type=Names(), help="Only these.")
+@click.option("--out", type=FILE, help="Keep each vector in this folder. Default: a temporary one.")
+@pass_context
+def construct(context: Context, family: str | None, encoders: list[str] | None, out: Path | None) -> None:
+    """Run every architecture of a family at full size with random weights: what this image can compute.
+
+    It needs no network, weights or volume, and up to 8 GB of memory. Exit 1 if one fails.
+    """
+    from croma_bundle.encoders.construct import construct_all
+    from croma_bundle.manifests.choice import choose_encoders
+
+    construct_all(choose_encoders(context.catalogue, "construct", family, encoders), out, context.reporter)
+
+
+@cli.command()
+@click.option("--family", help="The weights of this family.")
+@click.option("--encoders", type=Names(), help="Only these.")
+@click.option(
+    "--weights",
+    "folder",
+    type=FILE,
+    help="A hub cache to fetch into. Default: CROMA_WEIGHTS, else weights/ on the volume.",
+)
+@click.option("--verify", is_flag=True, help="Hash again what was verified before.")
+@pass_context
+def weights(
+    context: Context, family: str | None, encoders: list[str] | None, folder: Path | None, verify: bool
+) -> None:
+    """Fetch the pinned weights of encoders, every file verified by sha256. The gated ones need a token.
+
+    The token is HF_TOKEN or the hub's token file; it is never an option.
+    """
+    from croma_bundle.layout import WeightsFolder
+    from croma_bundle.manifests.choice import choose_encoders
+    from croma_bundle.weights.fetch import fetch_all
+
+    chosen = choose_encoders(context.catalogue, "weights", family, encoders)
+    where = WeightsFolder((folder or context.volume.weights).absolute())
+    fetch_all(where, chosen, context.reporter, verify=verify)
+
+
+@cli.command("lock-weights")
+@click.option("--encoders", type=Names(), help="Only these. Default: all that leave something open.")
+@click.option("--output", type=FILE, help="Default: manifests/weights.lock.toml of the checkout.")
+@click.option("--again", is_flag=True, help="Resolve what is locked already, too.")
+@pass_context
+def lock_weights_(context: Context, encoders: list[str] | None, output: Path | None, again: bool) -> None:
+    """Ask the hub once for what the encoders' entries leave open: commits, hashes, how images are prepared."""
+    from croma_bundle.manifests.catalogue import packaged_manifests
+    from croma_bundle.manifests.weights_lock import LOCK
+    from croma_bundle.weights.lock import lock_weights
+
+    catalogue = load_catalogue(context.volume, locked=False)
+    chosen = [catalogue.encoder(name) for name in encoders or catalogue.encoders]
+    lock_weights(output or packaged_manifests() / LOCK, chosen, context.reporter, again=again)
+
+
+@cli.command("lock-tilesets")
+@click.option("--output", type=FILE, help="Default: manifests/tilesets.lock.toml of the checkout.")
+@pass_context
+def lock_tilesets_(context: Context, output: Path | None) -> None:
+    """Fetch the metadata tables whose sha256 the manifests leave open, once, and write what they hash to."""
+    from croma_bundle.manifests.catalogue import packaged_manifests
+    from croma_bundle.manifests.tilesets_lock import LOCK
+    from croma_bundle.tiles.lock import lock_tilesets
+
+    catalogue = load_catalogue(context.volume, locked=False)
+    where = output or packaged_manifests() / LOCK
+    lock_tilesets(where, list(catalogue.tilesets.values()), list(catalogue.benchmarks.values()), context.reporter)
 
 
 @cli.command("import")
@@ -406,6 +514,34 @@ def score(
     score_all(context.volume, context.catalogue, request, reporter)
 
 
+@cli.command()
+@click.option("--benchmark", "benchmarks", type=Names(), help="Default: every embedded one that has a schedule.")
+@click.option("--encoders", type=Names(), help="Sweep only these.")
+@click.option("--iterations", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Replicates.")
+@click.option("--seed", type=click.IntRange(0), default=1000, show_default=True, help="Of the replicates' seeds.")
+@click.option("--threads", type=click.IntRange(1), help="Processes; never changes a result. Default: one per core.")
+@pass_context
+def probe(
+    context: Context,
+    benchmarks: list[str] | None,
+    encoders: list[str] | None,
+    iterations: int,
+    seed: int,
+    threads: int | None,
+) -> None:
+    """Train probes on ever more confounded rows: how far does accuracy drop? APD and nIPD, in- and out-of-domain.
+
+    Every replicate is kept when it is done: what was cut off is resumed, what has not changed is not run again.
+    """
+    # Read by numpy when it is first imported: every process has one BLAS thread, so that threads move no last digit.
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    from croma_bundle.scoring.probe import Sweep, probe_all
+    from croma_bundle.tiles.workers import ordered_map
+
+    sweep = Sweep(benchmarks, encoders, iterations, seed, threads)
+    probe_all(context.volume, context.catalogue, sweep, ordered_map, context.reporter)
+
+
 @cli.group()
 def verify() -> None:
     """Check artifacts, tables against published or reference ones, and whole runs."""
@@ -454,10 +590,11 @@ def verify_published_(
 
     A verdict for every figure: MATCH, WITHIN, DRIFT (exit 1), or NOT COMPARED and why (docs/audit.md).
     """
-    from croma_bundle.verification.published_run import Question, verify_published
+    from croma_bundle.verification.probe_published import verify_all_published
+    from croma_bundle.verification.published_run import Question
 
     question = Question(benchmarks, protocol, generation, if_scored)
-    verify_published(context.volume, context.catalogue, question, context.reporter)
+    verify_all_published(context.volume, context.catalogue, question, context.reporter)
 
 
 @verify.command("run")
@@ -474,6 +611,160 @@ def verify_run_(context: Context, folder: Path) -> None:
     verify_run(context.volume, context.catalogue, folder, context.reporter)
 
 
+@verify.command("images")
+@pass_context
+def verify_images(context: Context) -> None:
+    """Compare the published images (manifests/images.lock.toml) with the lock files here and with the engine's.
+
+    A lock file that changed since an image was built from it, or a pulled image whose tag was moved, is a failed
+    verdict (exit 1).
+    """
+    from croma_bundle.launch.image_lock import verify_images
+
+    verify_images(context.reporter)
+
+
+@cli.group()
+@click.option(
+    "--runtime",
+    type=click.Choice(["auto", "docker", "venv", "apptainer"]),
+    default="auto",
+    show_default=True,
+    help="auto: docker; the venv for a step without torch whose image is not here.",
+)
+@pass_context
+def launch(context: Context, runtime: str) -> None:
+    """Run a step in its image, venv or apptainer container, as make does; its exit code is this command's."""
+    context.runtime = runtime
+
+
+@launch.command("embed")
+@click.option("--family", default="classical", show_default=True, help="The family whose image runs.")
+@click.option("--tileset", required=True, help="The tileset to embed.")
+@click.option("--encoders", type=Names(), help="Only these of the family.")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto (cuda where one is offered), cpu, cuda, cuda:N."
+)
+@click.option("--force", is_flag=True, help="Embed again and replace what is there.")
+@WORKERS
+@pass_context
+def launch_embed_(
+    context: Context,
+    family: str,
+    tileset: str,
+    encoders: list[str] | None,
+    device: str,
+    force: bool,
+    workers: int | None,
+) -> None:
+    """Fetch the tiles and weights that are missing, in the services with network, then embed, offline."""
+    from croma_bundle.launch.run import EmbedRequest, launch_embed
+
+    asked = EmbedRequest(family, tileset, encoders, device, workers, ("--force",) if force else ())
+    _leave(launch_embed(context.launcher, context.volume, context.catalogue, asked))
+
+
+@launch.command("tiles")
+@click.argument("tileset")
+@WORKERS
+@pass_context
+def launch_tiles(context: Context, tileset: str, workers: int | None) -> None:
+    """Put a declared TILESET on the volume."""
+    from croma_bundle.launch.run import launch_fetch
+
+    _leave(launch_fetch(context.launcher, context.catalogue, tileset, workers))
+
+
+@launch.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("service")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@pass_context
+def launch_run(context: Context, service: str, arguments: tuple[str, ...]) -> None:
+    """Run one SERVICE of compose.yaml (weights, score, verify, status, list) with its ARGUMENTS."""
+    from croma_bundle.launch.run import launch_service
+
+    _leave(launch_service(context.launcher, service, arguments))
+
+
+@cli.group()
+def images() -> None:
+    """Images: to and from a registry, and to machines without one."""
+
+
+IMAGES = click.option("--images", "names", type=Names(), help="Only these. Default: all there are.")
+
+
+@images.command("push")
+@click.argument("registry")
+@IMAGES
+@pass_context
+def images_push(context: Context, registry: str, names: list[str] | None) -> None:
+    """Push what is built here to REGISTRY and record it, by digest, in manifests/images.lock.toml."""
+    from croma_bundle.launch.place import find_checkout
+    from croma_bundle.launch.registry import push
+
+    push(find_checkout(), registry, names, context.reporter)
+
+
+@images.command("pull")
+@IMAGES
+@pass_context
+def images_pull(context: Context, names: list[str] | None) -> None:
+    """Pull the published images by digest, and make compose run exactly these (compose.override.yaml)."""
+    from croma_bundle.launch.place import find_checkout
+    from croma_bundle.launch.registry import pull
+
+    pull(find_checkout(), names, context.reporter)
+
+
+@images.command("save")
+@click.argument("file", type=FILE)
+@IMAGES
+@pass_context
+def images_save(context: Context, file: Path, names: list[str] | None) -> None:
+    """Write the images that are here to FILE, for a machine without a registry."""
+    from croma_bundle.launch.registry import save
+
+    save(file, names, context.reporter)
+
+
+@images.command("load")
+@click.argument("file", type=FILE)
+@pass_context
+def images_load(context: Context, file: Path) -> None:
+    """Load what `images save` wrote, and say of each image whether it is a published one."""
+    from croma_bundle.launch.place import find_checkout
+    from croma_bundle.launch.registry import load
+
+    load(find_checkout(), file, context.reporter)
+
+
+@cli.command()
+@click.option(
+    "--runtime",
+    type=click.Choice(["auto", "docker", "venv", "apptainer"]),
+    default="auto",
+    show_default=True,
+    help="What the steps will run in.",
+)
+@click.option("--family", default="classical", show_default=True, help="The encoders that will embed.")
+@click.option("--tileset", help="The tileset that will be embedded: how much room it needs.")
+@click.option("--network", is_flag=True, help="Ask the hub whether the token opens each gated repository.")
+@pass_context
+def doctor(context: Context, runtime: str, family: str, tileset: str | None, network: bool) -> None:
+    """Examine this machine before a long run: every check with its verdict and remedy; exit 4 if one fails."""
+    from croma_bundle.launch.doctor import Question, report
+
+    environ = dict(os.environ)
+    asked = Question(context.volume, context.catalogue, runtime, family, tileset, network, environ)
+    report(asked, context.reporter)
+
+
+def _leave(code: int) -> None:
+    """End with the code of a step that has already said why."""
+    raise click.exceptions.Exit(code)
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the documented code; a user's mistake never shows a traceback."""
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
@@ -487,7 +778,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
     try:
-        run()
+        left = run()
     except BundleError as error:
         for fault in getattr(error, "errors", (error,)):
             reporter.fault(fault.paragraph(), fault.exit_code)
@@ -520,7 +811,7 @@ def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
     except Exception as error:  # a fault of ours: never exit code 1, which is a failed verdict
         traceback.print_exc()
         return _told(reporter, f"croma-bundle failed ({type(error).__name__}: {error}); please report the lines above")
-    return 0
+    return left if isinstance(left, int) else 0  # a number where click was told to leave with one
 
 
 def _told(reporter: Reporter, text: str) -> int:

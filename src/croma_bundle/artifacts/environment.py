@@ -18,11 +18,16 @@ RECORDED = ("numpy", "scipy", "pillow", "scikit-image", "scikit-learn", "pydanti
 
 
 def capture(device: str, extra: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The run-time environment, JSON-ready; no host name, no user, no environment variables."""
+    """The run-time environment, JSON-ready; no host name, no user, no environment variables.
+
+    Image and digest are what the launcher or compose.override.yaml passed in; an image of no known digest is
+    `unpublished` (with its id, where the launcher knew it).
+    """
+    image = os.environ.get("CROMA_IMAGE") or None
     return {
         "device": device,
-        "image": os.environ.get("CROMA_IMAGE") or None,
-        "image_digest": os.environ.get("CROMA_IMAGE_DIGEST") or None,
+        "image": image,
+        "image_digest": os.environ.get("CROMA_IMAGE_DIGEST") or ("unpublished" if image else None),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,

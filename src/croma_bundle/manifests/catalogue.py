@@ -16,6 +16,8 @@ from croma_bundle.errors import BundleError, InputError, ManifestError, UsageErr
 from croma_bundle.layout import Volume, checked_name
 from croma_bundle.manifests.load import read_named, read_single
 from croma_bundle.manifests.models import Benchmark, Encoder, Tileset
+from croma_bundle.manifests.tilesets_lock import read_tilesets_lock, with_locked_metadata
+from croma_bundle.manifests.weights_lock import LOCK, read_weights_lock, with_lock
 
 Entry = TypeVar("Entry", Encoder, Tileset, Benchmark)
 
@@ -72,8 +74,8 @@ def _unknown(kind: str, name: str, known: list[str], command: str) -> InputError
     )
 
 
-def load_catalogue(volume: Volume, manifests: Path | None = None) -> Catalogue:
-    """Read all manifests and declarations.
+def load_catalogue(volume: Volume, manifests: Path | None = None, *, locked: bool = True) -> Catalogue:
+    """Read all manifests and declarations; `locked` fills what they leave open from the generated locks.
 
     Raises:
         ManifestError, SeveralErrors: what is wrong, every file at once.
@@ -83,10 +85,14 @@ def load_catalogue(volume: Volume, manifests: Path | None = None) -> Catalogue:
     declared: dict[tuple[str, str], Path] = {}
 
     encoders = _join("encoder", _encoders(folder, volume, faults), declared, faults)
+    if locked:
+        encoders = _filled_from_lock(encoders, folder, faults)
     before = len(faults)
     tilesets_with_paths = _tilesets(folder, volume, faults)
     all_read = len(faults) == before
     tilesets = _join("tileset", tilesets_with_paths, declared, faults)
+    if locked:
+        tilesets = _metadata_from_lock(tilesets, folder, faults)
     on_volume = [
         (Benchmark(name=t.name, tileset=t.name, confounder=t.confounder, design=t.design), path)
         for t, path in tilesets_with_paths
@@ -97,6 +103,26 @@ def load_catalogue(volume: Volume, manifests: Path | None = None) -> Catalogue:
         faults += _without_tileset(benchmarks, tilesets, declared)
     raise_all(faults)
     return Catalogue(encoders, tilesets, benchmarks, declared)
+
+
+def _filled_from_lock(encoders: Mapping[str, Encoder], folder: Path, faults: list[BundleError]) -> dict[str, Encoder]:
+    filled = dict(encoders)
+    with _Collecting(faults):
+        for name, locked in read_weights_lock(folder / LOCK).items():
+            with _Collecting(faults):
+                if name in encoders:
+                    filled[name] = with_lock(encoders[name], locked)
+    return filled
+
+
+def _metadata_from_lock(tilesets: Mapping[str, Tileset], folder: Path, faults: list[BundleError]) -> dict[str, Tileset]:
+    filled = dict(tilesets)
+    with _Collecting(faults):
+        for name, known in read_tilesets_lock(folder).items():
+            with _Collecting(faults):
+                if name in tilesets:
+                    filled[name] = with_locked_metadata(tilesets[name], known)
+    return filled
 
 
 def _without_tileset(

