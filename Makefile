@@ -15,6 +15,7 @@ FAMILY ?= classical
 ENCODERS ?=
 DEVICE ?= auto
 WORKERS ?=
+BATCH ?=
 FORCE ?=
 PROTOCOL ?= median-k
 BENCHMARK ?=
@@ -42,7 +43,7 @@ launch = $(BUNDLE) launch --runtime $(RUNTIME)
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo; echo "  Variables: TILESET FAMILY ENCODERS=A,B DEVICE WORKERS FORCE=1 PROTOCOL BENCHMARK=A,B CONFOUNDER=A,B M=5 RUNTIME=auto|docker|venv|apptainer"
+	@echo; echo "  Variables: TILESET FAMILY ENCODERS=A,B DEVICE WORKERS BATCH FORCE=1 PROTOCOL BENCHMARK=A,B CONFOUNDER=A,B M=5 RUNTIME=auto|docker|venv|apptainer"
 	@echo "             CROMA_VOLUME=$(CROMA_VOLUME)  PYTHON=$(PYTHON)"
 
 demo: $(BUNDLE) ## Phantom tiles → classical encoders → scores → compare with results/phantom (no Docker, GPU or download)
@@ -64,7 +65,7 @@ weights: $(BUNDLE) ## Fetch and verify the pinned checkpoints of a family (FAMIL
 
 embed: $(BUNDLE) ## Fetch the tiles and weights that are missing, then embed, offline (FAMILY=classical TILESET=phantom)
 	$(launch) embed --family $(FAMILY) --tileset $(TILESET) --device $(DEVICE) $(encoders) $(workers) \
-	  $(if $(filter 1,$(FORCE)),--force)
+	  $(if $(BATCH),--batch $(BATCH)) $(if $(filter 1,$(FORCE)),--force)
 
 score: $(BUNDLE) ## Score every embedded benchmark (PROTOCOL=median-k)
 	$(launch) run score --protocol $(PROTOCOL) $(if $(BENCHMARK),--benchmark $(BENCHMARK)) $(encoders) \

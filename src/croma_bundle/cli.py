@@ -102,6 +102,9 @@ def _not_permitted(volume: Volume, path: Path, error: OSError) -> Exception:
 
 
 pass_context = click.make_pass_decorator(Context)
+BATCH = click.option(
+    "--batch", type=click.IntRange(1), help="Tiles at once; part of the artifact's identity. Default: the entry's."
+)
 WORKERS = click.option(
     "--workers",
     type=click.IntRange(0),
@@ -309,6 +312,7 @@ def tiles_export_view(context: Context, benchmark: str, output: Path) -> None:
 @click.option(
     "--image-path-map", type=FILE, help="CSV sample_id,canonical_image_path,access_path: read tiles elsewhere."
 )
+@BATCH
 @click.option("--force", is_flag=True, help="Embed again and replace what is there.")
 @WORKERS
 @pass_context
@@ -319,6 +323,7 @@ def embed(
     encoders: list[str] | None,
     device: str,
     image_path_map: Path | None,
+    batch: int | None,
     force: bool,
     workers: int | None,
 ) -> None:
@@ -335,6 +340,7 @@ def embed(
         device=device,
         path_map=image_path_map,
         workers=default_workers() if workers is None else workers,
+        batch=batch,
         force=force,
         reporter=context.reporter,
     )
@@ -645,6 +651,7 @@ def launch(context: Context, runtime: str) -> None:
 @click.option(
     "--device", default="auto", show_default=True, help="auto (cuda where one is offered), cpu, cuda, cuda:N."
 )
+@BATCH
 @click.option("--force", is_flag=True, help="Embed again and replace what is there.")
 @WORKERS
 @pass_context
@@ -654,13 +661,15 @@ def launch_embed_(
     tileset: str,
     encoders: list[str] | None,
     device: str,
+    batch: int | None,
     force: bool,
     workers: int | None,
 ) -> None:
     """Fetch the tiles and weights that are missing, in the services with network, then embed, offline."""
     from croma_bundle.launch.run import EmbedRequest, launch_embed
 
-    asked = EmbedRequest(family, tileset, encoders, device, workers, ("--force",) if force else ())
+    options = (*(("--batch", str(batch)) if batch else ()), *(("--force",) if force else ()))
+    asked = EmbedRequest(family, tileset, encoders, device, workers, options)
     _leave(launch_embed(context.launcher, context.volume, context.catalogue, asked))
 
 

@@ -38,6 +38,15 @@ def test_an_embed_fetches_the_tiles_that_are_missing_and_only_then(cli: Cli, dec
     assert "small · Thumbnail: embedded" in forced.stdout
 
 
+def test_a_batch_size_of_ones_own_is_recorded_and_is_another_artifact(cli: Cli, declared: None, volume: Volume):
+    embed = ("launch", "--runtime", "venv", "embed", "--tileset", "small", "--encoders", "Thumbnail", "--workers", "0")
+    cli(*embed, "--batch", "7")
+    assert json.loads(volume.sidecar("small", "Thumbnail").read_bytes())["batch_size"] == 7
+    other = cli(*embed, "--batch", "9", exits=5)
+    assert "batch_size" in other.stderr
+    assert json.loads(volume.sidecar("small", "Thumbnail").read_bytes())["batch_size"] == 7
+
+
 ABSENT = """
 [Absent]
 family = "classical"

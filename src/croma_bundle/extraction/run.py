@@ -36,8 +36,9 @@ def embed_all(
     workers: int,
     force: bool,
     reporter: Reporter,
+    batch: int | None = None,
 ) -> None:
-    """Embed and print a line per encoder: embedded, skipped or failed.
+    """Embed and print a line per encoder: embedded, skipped or failed. `batch` stands in for the entries' batch size.
 
     Raises:
         BundleError, SeveralErrors: everything that failed, after all the rest was embedded.
@@ -45,7 +46,8 @@ def embed_all(
     chosen = choose_encoders(catalogue, "embed", family, encoders)
     tiles = open_tiles(volume, catalogue.tileset(tileset), path_map)
     faults: list[BundleError] = []
-    for entry in chosen:
+    for declared in chosen:
+        entry = declared.model_copy(update={"batch_size": batch}) if batch else declared
         subject = f"{tileset} · {entry.name}"
         try:
             outcome, sidecar = embed(tiles, entry, device=device, workers=workers, force=force, reporter=reporter)
