@@ -118,4 +118,5 @@ def test_the_score_lock_is_light() -> None:
     assert set(pins(*locks_of("score"))) == {
         *("annotated-types", "click", "numpy"),
         *("pydantic", "pydantic-core", "typing-extensions", "typing-inspection"),
+        *("scikit-learn", "scipy", "joblib", "threadpoolctl", "narwhals", "cloudpickle"),  # for `probe`
     }
