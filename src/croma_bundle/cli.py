@@ -102,6 +102,14 @@ def _not_permitted(volume: Volume, path: Path, error: OSError) -> Exception:
 
 
 pass_context = click.make_pass_decorator(Context)
+
+
+def runtime_option(help_: str) -> Callable[[Any], Any]:
+    """`--runtime`, as `launch` takes it and `doctor` asks about it."""
+    choice = click.Choice(["auto", "docker", "venv", "apptainer"])
+    return click.option("--runtime", type=choice, default="auto", show_default=True, help=help_)
+
+
 BATCH = click.option(
     "--batch", type=click.IntRange(1), help="Tiles at once; part of the artifact's identity. Default: the entry's."
 )
@@ -631,13 +639,7 @@ def verify_images(context: Context) -> None:
 
 
 @cli.group()
-@click.option(
-    "--runtime",
-    type=click.Choice(["auto", "docker", "venv", "apptainer"]),
-    default="auto",
-    show_default=True,
-    help="auto: docker; the venv for a step without torch whose image is not here.",
-)
+@runtime_option("auto: docker; the venv for a step without torch whose image is not here.")
 @pass_context
 def launch(context: Context, runtime: str) -> None:
     """Run a step in its image, venv or apptainer container, as make does; its exit code is this command's."""
@@ -749,13 +751,7 @@ def images_load(context: Context, file: Path) -> None:
 
 
 @cli.command()
-@click.option(
-    "--runtime",
-    type=click.Choice(["auto", "docker", "venv", "apptainer"]),
-    default="auto",
-    show_default=True,
-    help="What the steps will run in.",
-)
+@runtime_option("What the steps will run in.")
 @click.option("--family", default="classical", show_default=True, help="The encoders that will embed.")
 @click.option("--tileset", help="The tileset that will be embedded: how much room it needs.")
 @click.option("--network", is_flag=True, help="Ask the hub whether the token opens each gated repository.")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
 from croma_bundle.artifacts.pair import embedded
 from croma_bundle.durable import lock, remove, sweep_temporaries, write_bytes, write_json
 from croma_bundle.errors import BundleError, EnvironmentFault, InputError, raise_all
@@ -23,10 +22,9 @@ from croma_bundle.scoring.memory import half_of_free
 from croma_bundle.scoring.probe_cohort import ProbeCohort, probe_cohort, schedule_of
 from croma_bundle.scoring.probe_tables import CURVES, PROBE, Rows, Swept, record, reduced
 from croma_bundle.scoring.probe_units import Accuracies, Unit, identity, kept, run_unit
-from croma_bundle.scoring.roster import Member, load_roster
+from croma_bundle.scoring.roster import Member, frozen_pixels, load_roster
 from croma_bundle.scoring.tables import as_records
 from croma_bundle.tilemanifest.manifest import load_manifest
-from croma_bundle.tilemanifest.pixel_record import read_pixels
 from croma_bundle.tilemanifest.table import csv_text
 
 Spread = Callable[[Callable[[Any], Any], Iterable[Any], int], Iterator[Any]]
@@ -90,8 +88,7 @@ def _probe_one(
     cohort = probe_cohort(benchmark, tileset, manifest, str(catalogue.declared["tileset", tileset.name]))
     if not embedded(volume, tileset.name):
         raise InputError(f"probe {benchmark.name}", f"nothing is embedded for its tileset {tileset.name}")
-    require_frozen_manifest(volume, tileset.name, manifest.public_text(tileset.confounder))
-    pixels = read_pixels(volume, tileset.name, manifest).pixels_sha256 if volume.pixels(tileset.name).exists() else None
+    pixels = frozen_pixels(volume, tileset, manifest)
     members, refused = load_roster(
         volume,
         catalogue,

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
 from croma_bundle.artifacts.pair import embedded, subject_of, verify_pair
 from croma_bundle.artifacts.sidecar import is_external
 from croma_bundle.durable import sha256_file
 from croma_bundle.errors import ArtifactError, BundleError, InputError, did_you_mean
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
-from croma_bundle.manifests.models import Encoder
+from croma_bundle.manifests.models import Encoder, Tileset
+from croma_bundle.tilemanifest.manifest import TileManifest
+from croma_bundle.tilemanifest.pixel_record import read_pixels
 
 READERS = 4
 """Files read at once: hashing one keeps a core busy, and more would only make a disk seek."""
@@ -52,6 +55,14 @@ class Member:
         """Whether its pretraining saw these images; None where nobody says."""
         known = self.entry.exposed if self.entry else None
         return None if known is None else tileset in known
+
+
+def frozen_pixels(volume: Volume, tileset: Tileset, manifest: TileManifest) -> str | None:
+    """The hash of a tileset's pixels, if it has any; raises where the manifest is not the one beside its matrices."""
+    require_frozen_manifest(volume, tileset.name, manifest.public_text(tileset.confounder))
+    if not volume.pixels(tileset.name).exists():
+        return None
+    return read_pixels(volume, tileset.name, manifest).pixels_sha256
 
 
 def load_roster(

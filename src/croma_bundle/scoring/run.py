@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from croma_bundle.artifacts.frozen_manifest import require_frozen_manifest
 from croma_bundle.artifacts.pair import embedded
 from croma_bundle.durable import lock
 from croma_bundle.errors import BundleError, InputError, raise_all, some
@@ -19,7 +18,7 @@ from croma_bundle.progress import Reporter
 from croma_bundle.scoring.cross import cross_benchmark, is_scored, standing_cross, write_cross
 from croma_bundle.scoring.kept import standing
 from croma_bundle.scoring.record import inputs_of, planned
-from croma_bundle.scoring.roster import load_roster
+from croma_bundle.scoring.roster import frozen_pixels, load_roster
 from croma_bundle.scoring.score import Knobs, say_incomplete, score_benchmark
 from croma_bundle.scoring.survey_cache import SurveyCache
 from croma_bundle.scoring.tables import METRICS, as_records, metrics_rows
@@ -27,7 +26,6 @@ from croma_bundle.scoring.terminal import benchmark_text, cross_text
 from croma_bundle.scoring.view import build_view
 from croma_bundle.scoring.write import write_score
 from croma_bundle.tilemanifest.manifest import TileManifest, load_manifest
-from croma_bundle.tilemanifest.pixel_record import read_pixels
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,7 @@ def _frozen(volume: Volume, tileset: Tileset, benchmark: str) -> tuple[TileManif
             if tileset.images
             else f'croma-bundle import {tileset.name} ENCODER matrix.npy --provenance "…"',
         )
-    require_frozen_manifest(volume, tileset.name, manifest.public_text(tileset.confounder))
-    if not volume.pixels(tileset.name).exists():
-        return manifest, None
-    return manifest, read_pixels(volume, tileset.name, manifest).pixels_sha256
+    return manifest, frozen_pixels(volume, tileset, manifest)
 
 
 def _show(

@@ -16,11 +16,10 @@ from croma_bundle.durable import fsync_folder, sha256_file, write_bytes
 from croma_bundle.errors import EnvironmentFault, InputError, ManifestError, did_you_mean
 from croma_bundle.manifests.models import Dataset, DatasetFile, Metadata
 from croma_bundle.progress import Reporter
-from croma_bundle.weights.hub import Hub, connect
+from croma_bundle.weights.hub import SPARE, Hub, connect
+from croma_bundle.weights.refusals import not_what_was_pinned
 from croma_bundle.weights.wanted import HubCommit
 
-SPARE = 64 << 20
-"""Bytes that stay free beside what is fetched."""
 LARGEST = 256 << 20
 """Bytes of a metadata table beyond which it is none."""
 ATTEMPTS, TIMEOUT = 3, 30.0
@@ -64,7 +63,7 @@ def fetch_metadata(subject: str, metadata: Metadata, folder: Path, reporter: Rep
     found = sha256_file(path)
     if found != metadata.sha256:
         path.unlink()
-        raise _not_what_was_pinned(f"{subject}, {metadata.file}", metadata.sha256, found, metadata.url)
+        raise not_what_was_pinned(f"{subject}, {metadata.file}", f"sha256 {metadata.sha256}", found, metadata.url)
     reporter.say(f"{subject}: {metadata.file} fetched and verified")
     return path
 
@@ -129,22 +128,12 @@ def _from_hub(subject: str, hub: Hub, commit: HubCommit, file: DatasetFile, path
     found = sha256_file(partial)
     if found != file.sha256:
         partial.unlink()
-        raise _not_what_was_pinned(f"{subject}, {file.name}", file.sha256, found, str(commit))
+        raise not_what_was_pinned(f"{subject}, {file.name}", f"sha256 {file.sha256}", found, commit)
     with partial.open("rb") as handle:
         os.fsync(handle.fileno())
     partial.replace(path)
     fsync_folder(path.parent)
     reporter.say(f"{subject}: {file.name} fetched and verified, {file.bytes:,} bytes")
-
-
-def _not_what_was_pinned(subject: str, wanted: str, found: str, source: str) -> InputError:
-    return InputError(
-        subject,
-        "what was downloaded is not what was pinned; it was removed",
-        wanted=f"sha256 {wanted}",
-        found=f"sha256 {found} (from {source})",
-        then="Run it again; if it stays so, something on the way changes files.",
-    )
 
 
 def _require_space(subject: str, folder: Path, missing: list[DatasetFile]) -> None:

@@ -21,7 +21,16 @@ from croma_bundle.scoring.probe_cohort import schedule_of
 from croma_bundle.scoring.probe_tables import PROBE
 from croma_bundle.tilemanifest.table import csv_text, read_table
 from croma_bundle.verification.panel import Panel, load_panel
-from croma_bundle.verification.published import DRIFT, MATCH, NOT_COMPARED, TOLERATED, WITHIN, Cell, published_name
+from croma_bundle.verification.published import (
+    DRIFT,
+    MATCH,
+    NOT_COMPARED,
+    TOLERATED,
+    WITHIN,
+    Cell,
+    other_arithmetic,
+    published_name,
+)
 from croma_bundle.verification.published_run import Question, verify_published
 
 MATCHES = Decimal("0.002")
@@ -146,10 +155,7 @@ def _other_matrix(
     if not panel.same_recipe(name, recipe, against):
         return f"other generation: it was embedded as {recipe}, published as {against}"
     mixed = name in panel.generations[against].mixed_float16
-    device, precision = sidecar["environment"]["device"], sidecar["precision"]
-    if mixed and (precision != "mixed-float16" or not device.startswith("cuda")):
-        return f"{precision} on {device}, where float16 on CUDA was published"
-    return f"{precision}, where float32 was published" if not mixed and precision != "float32" else ""
+    return other_arithmetic(sidecar["precision"], sidecar["environment"]["device"], mixed)
 
 
 def _other_replicates(volume: Volume, benchmark: str, row: dict[str, str]) -> str:

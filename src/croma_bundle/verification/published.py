@@ -153,7 +153,7 @@ def _not_compared(
         return f"no published figure in {generation.name}"
     if not panel.same_recipe(name, row["generation"], generation.name):
         return f"other generation: it was embedded as {row['generation'] or 'none'}, published as {generation.name}"
-    if reason := _other_arithmetic(row, name in generation.mixed_float16):
+    if reason := other_arithmetic(row["precision"], row["device"], name in generation.mixed_float16):
         return reason
     facts = generation.cohorts[cohort]
     if row["n_units"] != str(facts.units):
@@ -167,12 +167,11 @@ def _not_compared(
     return "" if row.get(metric) else "no value here: run.json says why"
 
 
-def _other_arithmetic(row: Mapping[str, str], mixed: bool) -> str:
-    if mixed and (row["precision"] != "mixed-float16" or not row["device"].startswith("cuda")):
-        return f"{row['precision']} on {row['device']}, where float16 on CUDA was published"
-    if not mixed and row["precision"] != "float32":
-        return f"{row['precision']}, where float32 was published"
-    return ""
+def other_arithmetic(precision: str, device: str, mixed: bool) -> str:
+    """Why a matrix was computed otherwise than the published one (`mixed`: in float16 on CUDA), or an empty string."""
+    if mixed and (precision != "mixed-float16" or not device.startswith("cuda")):
+        return f"{precision} on {device}, where float16 on CUDA was published"
+    return f"{precision}, where float32 was published" if not mixed and precision != "float32" else ""
 
 
 def _other_k(

