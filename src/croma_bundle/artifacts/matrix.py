@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from croma_bundle.errors import ArtifactError, DegenerateEmbedding, some
 
 Floats = npt.NDArray[np.float32]
 BLOCK_BYTES = 64 << 20
+_PARSING = threading.Lock()
+"""numpy parses a header with `ast`; in two threads of CPython 3.11 at once that was seen to end in a SystemError."""
 READ_BYTES = 1 << 20
 """Read at once where a file is hashed and checked: it stays in a core's cache in between."""
 
@@ -72,7 +75,8 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
         with path.open("rb") as handle:
             if handle.read(2) == b"PK":
                 raise NotPlainNpy(f"{size:,} bytes: an .npz archive, not one .npy matrix")
-        matrix = np.lib.format.open_memmap(path, mode="r")
+        with _PARSING:
+            matrix = np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
         raise NotPlainNpy(error.strerror or str(error)) from None
     except (ValueError, EOFError, OverflowError, SyntaxError, TypeError, TokenError) as error:
