@@ -12,7 +12,8 @@ import numpy as np
 from builders import FolderCohort, folder_cohort
 from croma_bundle.durable import sha256_file
 from croma_bundle.encoders.loading import Loaded
-from croma_bundle.extraction.embed import EmbedInput, embed
+from croma_bundle.extraction.embed import embed
+from croma_bundle.extraction.embed_input import EmbedInput
 from croma_bundle.extraction.run import open_tiles
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import load_catalogue

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from croma_bundle.errors import BundleError, InputError, raise_all
-from croma_bundle.extraction.embed import EmbedInput, embed
+from croma_bundle.extraction.embed import embed
+from croma_bundle.extraction.embed_input import EmbedInput
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.choice import choose_encoders
