@@ -49,7 +49,7 @@ def construct_all(entries: Sequence[Encoder], out: Path | None, reporter: Report
         EnvironmentFault: there is no torch here. InputError: an encoder without a network.
     """
     _require_networks(entries)
-    made, missing, faults = list[Constructed](), list[str](), list[BundleError]()
+    made, faults = list[Constructed](), list[BundleError]()
     with _folder(out) as folder:
         for entry in entries:
             started = time.monotonic()
@@ -60,15 +60,14 @@ def construct_all(entries: Sequence[Encoder], out: Path | None, reporter: Report
                 reporter.say(f"{entry.name}: failed", "failed", encoder=entry.name)
             else:
                 _report(entry, found, time.monotonic() - started, reporter)
-                made += [found] if found else []
-                missing += [] if found else [entry.name]
+                made.append(found)
             gc.collect()
-    _summarise(len(entries), made, missing, reporter)
+    _summarise(len(entries), made, reporter)
     raise_all(faults)
 
 
-def construct(entry: Encoder, folder: Path) -> Constructed | None:
-    """One tile through the entry's recipe, architecture and pooling, saved and read again; None: not in the image yet.
+def construct(entry: Encoder, folder: Path) -> Constructed:
+    """One tile through the entry's recipe, architecture and pooling, saved and read again.
 
     Raises:
         VerdictFailed: the vector is not finite, or not what was saved. ManifestError: other tokens or another width.
@@ -80,8 +79,6 @@ def construct(entry: Encoder, folder: Path) -> Constructed | None:
 
     with torch.device("meta"):
         architecture = build(entry)
-    if architecture is None:
-        return None
     module = architecture.module.to_empty(device="cpu").eval()
     fill(module)
     with torch.inference_mode():
@@ -172,11 +169,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _report(entry: Encoder, found: Constructed | None, seconds: float, reporter: Reporter) -> None:
-    if found is None:
-        text = f"{entry.name}: {entry.model}, architecture not in the image yet"
-        reporter.result(text, "not in the image", encoder=entry.name, model=entry.model)
-        return
+def _report(entry: Encoder, found: Constructed, seconds: float, reporter: Reporter) -> None:
     tokens = "vectors" if found.tokens is None else f"{found.tokens} tokens"
     facts = [entry.model, f"{found.parameters / 1e6:,.1f} M parameters", tokens, f"width {entry.width:,}"]
     facts += [f"{seconds:.1f} s"]
@@ -187,13 +180,12 @@ def _report(entry: Encoder, found: Constructed | None, seconds: float, reporter:
     reporter.result(f"{entry.name}: {', '.join(facts)}", "constructed", encoder=entry.name, **fields)
 
 
-def _summarise(asked: int, made: Sequence[Constructed], missing: Sequence[str], reporter: Reporter) -> None:
+def _summarise(asked: int, made: Sequence[Constructed], reporter: Reporter) -> None:
     stand_ins = sum(1 for found in made if found.stand_in)
     gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     facts = [f"{len(made)} of {asked} architectures computed, {stand_ins} of them stand-ins"]
-    facts += [f"not in the image yet: {', '.join(missing)}"] if missing else []
     facts += [f"at most {gib:.1f} GiB of memory"]
-    fields: dict[str, Any] = {"computed": len(made), "stand_ins": stand_ins, "missing": list(missing)}
+    fields: dict[str, Any] = {"computed": len(made), "stand_ins": stand_ins}
     reporter.result("; ".join(facts), "summary", asked=asked, peak_gib=round(gib, 2), **fields)
 
 
