@@ -36,7 +36,7 @@ def status_text(volume: Volume, catalogue: Catalogue) -> tuple[str, Rows]:
         lines += ["", f"{name}: {_tiles_word(volume, name, entry.images)}"]
         states = {encoder: _state(volume, name, encoder) for encoder in present}
         for encoder, declared in catalogue.encoders.items():
-            if encoder not in states and entry.images:
+            if encoder not in states and entry.images and declared.of is None:
                 states[encoder] = "unpinned" if not declared.pinned else "gated" if declared.gated else "missing"
         states |= {
             encoder: f"{states[encoder]}, chunks of a run under way" for encoder in _under_way(volume, name, states)

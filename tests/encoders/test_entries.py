@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from croma_bundle.encoders.loading import load
-from croma_bundle.errors import InputError, ManifestError
+from croma_bundle.errors import ManifestError
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import load_catalogue
 from croma_bundle.manifests.models import Encoder
+from croma_bundle.verification.panel import load_panel
+from croma_bundle.verification.published import published_name
 from embedded import add_cohort, embed_here, entry_of
 
 # encoder: (family, width, tokens as class + registers + patches), from the models' cards and papers. None: it returns
@@ -48,14 +49,42 @@ FACTS = {
     "RudolfV-2-B": ("rudolfv2", 1536, (1, 8, 784)),
     "RudolfV-2-S": ("rudolfv2", 768, (1, 8, 784)),
 }
+SECOND = {
+    "DINOv2-B@croma-0.3.0": (1, 0, 1369),
+    "H-optimus-0@croma-0.3.0": (1, 4, 256),
+    "H-optimus-1@croma-0.3.0": (1, 4, 256),
+    "Prov-GigaPath@croma-0.3.0": (1, 0, 196),
+    "GPFM@croma-0.3.0": (1, 0, 1369),
+    "mSTAR@croma-0.3.0": (1, 0, 196),
+}
+"""The recipes of the earlier generation, and their tokens: 518 pixels are 37 × 37 patches of 14."""
 AUTOCAST = {"Virchow2", "Virchow", "CONCHv1.5", "H-optimus-1", "H-optimus-0", "H0-mini", "MUSK"}
 CONTROLS = {"DINOv2-B", "EfficientNet-Lite0"}
+ON_TCGA = ("tcga-4x4", "tcga-2x2")
+DISCLOSED = {
+    **dict.fromkeys(("H0-mini", "Midnight-12k", "Prost40M", "Phikon", "Phikon-v2", "mSTAR", "MUSK"), ON_TCGA),
+    **dict.fromkeys(("GenBio-PathFM", "Mascaret", "Phaet"), ON_TCGA),
+    "GPFM": ("camelyon", *ON_TCGA, "pcabiop"),
+    **dict.fromkeys(("RudolfV-2", "RudolfV-2-B", "RudolfV-2-S"), ("tolkach-esca",)),
+    **dict.fromkeys(("CONCHv1.5", "CONCH", "DINOv2-B", "EfficientNet-Lite0"), ()),
+}
+"""The tilesets whose source a pretraining overlaps, where its data are disclosed (croma 1.0.1, model_metadata.csv)."""
 
 
 @pytest.fixture(scope="module")
-def entries(tmp_path_factory) -> Mapping[str, Encoder]:
-    catalogue = load_catalogue(Volume(tmp_path_factory.mktemp("empty")))
-    return {name: entry for name, entry in catalogue.encoders.items() if entry.backend != "classical"}
+def declared(tmp_path_factory) -> Mapping[str, Encoder]:
+    return load_catalogue(Volume(tmp_path_factory.mktemp("empty"))).encoders
+
+
+@pytest.fixture(scope="module")
+def entries(declared) -> Mapping[str, Encoder]:
+    """Those with a network, without second recipes."""
+    return {name: e for name, e in declared.items() if e.backend != "classical" and e.of is None}
+
+
+@pytest.fixture(scope="module")
+def second(declared) -> Mapping[str, Encoder]:
+    return {name: entry for name, entry in declared.items() if entry.of is not None}
 
 
 @pytest.fixture
@@ -87,6 +116,37 @@ def test_controls_and_voters_are_the_published_ones(entries):
     assert {name for name, entry in entries.items() if not entry.votes} == {"EfficientNet-Lite0"}
 
 
+def test_the_six_whose_recipe_changed_have_that_of_the_earlier_generation_as_a_second_one(entries, second):
+    """A second recipe is the same checkpoint: what is loaded, and how it is treated, is said once."""
+    assert {name: layout(entry) for name, entry in second.items()} == SECOND
+    may_differ = {"name", "of", "generation", "votes", "recipe", "tokens", "open"}
+    for name, entry in second.items():
+        first = entries[entry.of]
+        assert (name, entry.generation, entry.votes) == (f"{entry.of}@croma-0.3.0", "croma-0.3.0", False)
+        assert {key for key in Encoder.model_fields if getattr(entry, key) != getattr(first, key)} <= may_differ
+        assert entry.recipe != first.recipe
+
+
+def test_they_are_the_encoders_whose_published_recipe_changed_and_are_compared_with_the_earlier_figures(second):
+    panel = load_panel()
+    target = panel.generations["croma-1.0.1"]
+    assert (target.since, {entry.of for entry in second.values()}) == ("croma-0.3.0", target.recipes)
+    for name, entry in second.items():
+        assert published_name(name, panel) == entry.of
+        assert entry.of in panel.cohort(entry.generation, "camelyon")
+
+
+def test_exposure_is_what_is_disclosed_and_unknown_elsewhere(entries):
+    assert {name: e.exposed for name, e in entries.items() if e.exposed is not None} == DISCLOSED
+
+
+def test_a_remote_code_entry_lists_its_code_or_says_that_nobody_has_named_it(entries):
+    for name, entry in entries.items():
+        if entry.backend == "remote-code":
+            listed = any(file.name.endswith(".py") for file in entry.files)
+            assert listed or "code files" in (entry.open or ""), name
+
+
 def test_half_precision_applies_to_the_seven_that_were_published_with_it(entries):
     assert {name for name, entry in entries.items() if entry.precision == "mixed-float16"} == AUTOCAST
 
@@ -106,9 +166,9 @@ def test_every_pickle_has_a_hash(entries):
     assert [f"{n}: {f.name}" for n, f in files if f.name.endswith((".bin", ".pth")) and f.sha256 is None] == []
 
 
-def test_patches_are_the_square_of_the_input_side_over_the_patch_size(entries):
+def test_patches_are_the_square_of_the_input_side_over_the_patch_size(declared):
     """The token count follows from two other facts of the entry, so a slip in one of the three shows."""
-    for name, entry in entries.items():
+    for name, entry in declared.items():
         if entry.tokens is None:
             continue
         named = re.search(r"patch(\d+)", entry.model)
@@ -190,14 +250,6 @@ def test_embed_refuses_the_unpinned_one_with_the_command_that_pins_it(tmp_path):
     with pytest.raises(ManifestError, match=r"Prost40M: it is unpinned(.|\n)*make lock-weights ENCODERS=Prost40M"):
         embed_here(volume, "Prost40M")
     assert not volume.embeddings("cohort").exists()
-
-
-@pytest.mark.parametrize("backend", ["timm", "transformers", "remote-code", "state-dict", "own"])
-def test_a_backend_whose_checkpoints_cannot_be_loaded_is_refused_in_one_paragraph_never_faked(backend):
-    with pytest.raises(
-        InputError, match=f"encoder Mine: this version cannot load checkpoints of the backend {backend}"
-    ):
-        load(entry_of("Mine", backend=backend, model="ColourStatistics", width=72))
 
 
 def test_what_was_never_pretrained_saw_no_cohort_and_of_others_it_is_not_known_unless_stated(entries):

@@ -30,7 +30,10 @@ from torchvision.transforms import ToTensor, v2  # noqa: E402
 from croma_bundle.encoders.recipes import prepare  # noqa: E402
 from croma_bundle.layout import Volume  # noqa: E402
 from croma_bundle.manifests.catalogue import load_catalogue  # noqa: E402
+from croma_bundle.manifests.hub_recipe import recipe_of  # noqa: E402
 from croma_bundle.manifests.models import Recipe  # noqa: E402
+
+pytestmark = pytest.mark.encoders
 
 VIAS = ("pil", "tensor", "processor")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -275,6 +278,43 @@ def test_the_recipes_of_timm_checkpoints_are_bitwise_what_timm_makes_of_their_co
         assert np.array_equal(prepare(declared[name].recipe, tile), pipeline(Image.fromarray(tile)).numpy())
 
 
+EARLIER = {
+    # encoder: (input side, crop_pct, mean and std), of its config.json as far as it is known
+    "DINOv2-B": (518, 1.0, IMAGENET),
+    "H-optimus-0": (224, 0.875, HOPTIMUS),
+    "H-optimus-1": (224, 0.875, HOPTIMUS),
+    "Prov-GigaPath": (224, 1.0, IMAGENET),
+    "GPFM": (518, 1.0, IMAGENET),
+    "mSTAR": (224, 0.9, HALF),
+}
+"""The generation croma-0.3.0: timm's pipeline of these, bicubic."""
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_the_recipes_of_the_earlier_generation_are_bitwise_what_timm_made_of_the_configuration(declared, name):
+    data = pytest.importorskip("timm.data")
+    size, crop_pct, (mean, std) = EARLIER[name]
+    pipeline = data.create_transform(
+        input_size=(3, size, size), interpolation="bicubic", crop_pct=crop_pct, mean=mean, std=std, is_training=False
+    )
+    for height, width in TILES:
+        tile = noise(height, width)
+        found = prepare(declared[f"{name}@croma-0.3.0"].recipe, tile)
+        assert np.array_equal(found, pipeline(Image.fromarray(tile)).numpy())
+
+
+@pytest.mark.parametrize("side", [224, 518])
+@pytest.mark.parametrize("crop", [{}, {"crop_pct": 0.9}, {"crop_pct": 1.0}, {"crop_pct": 0.9, "crop_mode": "squash"}])
+def test_a_recipe_read_off_a_configuration_is_bitwise_what_timm_makes_of_it(side, crop):
+    data = pytest.importorskip("timm.data")
+    configuration = {"input_size": [3, side, side], "interpolation": "bicubic", "mean": HALF[0], "std": HALF[1], **crop}
+    pipeline = data.create_transform(**data.resolve_data_config(pretrained_cfg=configuration), is_training=False)
+    found = recipe_of(configuration)
+    for height, width in TILES:
+        tile = noise(height, width)
+        assert np.array_equal(prepare(found, tile), pipeline(Image.fromarray(tile)).numpy())
+
+
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize(("height", "width"), [*TILES, (301, 256), (256, 279)])
 def test_the_recipe_of_a_processor_is_bitwise_what_the_processor_returns(declared, name, height, width):
@@ -301,9 +341,10 @@ def test_the_recipe_of_a_processor_is_bitwise_what_the_processor_returns(declare
 
 def test_every_declared_recipe_is_compared_with_something_independent(declared):
     """Left over are those whose preparation nobody has stated yet, and the control that was not published."""
-    with_recipe = {name for name, entry in declared.items() if entry.recipe and "@" not in name}
-    assert with_recipe - {*PUBLISHED, *PROCESSORS} <= {"EfficientNet-Lite0"}
-    assert {*PUBLISHED, *PROCESSORS} <= with_recipe
+    with_recipe = {name for name, entry in declared.items() if entry.recipe}
+    compared = {*PUBLISHED, *PROCESSORS, *(f"{name}@croma-0.3.0" for name in EARLIER)}
+    assert with_recipe - compared <= {"EfficientNet-Lite0"}
+    assert compared <= with_recipe
 
 
 # ---- what the embed loop relies on

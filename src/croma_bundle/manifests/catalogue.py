@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from croma_bundle.durable import listing
 from croma_bundle.errors import BundleError, InputError, ManifestError, UsageError, did_you_mean, raise_all
 from croma_bundle.layout import Volume, checked_name
-from croma_bundle.manifests.load import read_named, read_single
+from croma_bundle.manifests.load import entries_of, read_named, read_single, read_toml
 from croma_bundle.manifests.models import Benchmark, Encoder, Tileset
+from croma_bundle.manifests.second_recipes import with_second_recipes
 from croma_bundle.manifests.tilesets_lock import read_tilesets_lock, with_locked_metadata
 from croma_bundle.manifests.weights_lock import LOCK, read_weights_lock, with_lock
 
@@ -53,11 +54,11 @@ class Catalogue:
         return name in self.encoders and self.encoders[name].control
 
     def family(self, name: str) -> list[Encoder]:
-        """The encoders of a family, in their declared order."""
+        """The encoders of a family, in their declared order; second recipes run only when they are named."""
         families = {entry.family for entry in self.encoders.values()}
         if name not in families:
             raise _unknown("encoder family", name, sorted(families), "croma-bundle list encoders")
-        return [entry for entry in self.encoders.values() if entry.family == name]
+        return [entry for entry in self.encoders.values() if entry.family == name and entry.of is None]
 
     def _get(self, kind: str, entries: Mapping[str, Entry], name: str) -> Entry:
         if name not in entries:
@@ -108,10 +109,11 @@ def load_catalogue(volume: Volume, manifests: Path | None = None, *, locked: boo
 def _filled_from_lock(encoders: Mapping[str, Encoder], folder: Path, faults: list[BundleError]) -> dict[str, Encoder]:
     filled = dict(encoders)
     with _Collecting(faults):
-        for name, locked in read_weights_lock(folder / LOCK).items():
+        lock = read_weights_lock(folder / LOCK)
+        for name, entry in encoders.items():
             with _Collecting(faults):
-                if name in encoders:
-                    filled[name] = with_lock(encoders[name], locked)
+                if entry.checkpoint in lock:
+                    filled[name] = with_lock(entry, lock[entry.checkpoint])
     return filled
 
 
@@ -142,12 +144,16 @@ def _without_tileset(
 
 def _encoders(folder: Path, volume: Volume, faults: list[BundleError]) -> list[tuple[Encoder, Path]]:
     found: list[tuple[Encoder, Path]] = []
+    packaged: dict[str, Any] = {}
     for path in sorted((folder / "encoders").glob("*.toml")):
         with _Collecting(faults):
-            found += [(entry, path) for entry in read_named(path, Encoder, {"family": path.stem})]
+            tables, wrong = with_second_recipes(own := read_toml(path), {})
+            packaged |= {name: {**table, "family": path.stem} for name, table in own.items() if isinstance(table, dict)}
+            found += [(entry, path) for entry in entries_of(path, tables, Encoder, {"family": path.stem}, wrong)]
     for path in _listing(volume.encoder_declarations, "*.toml"):
         with _Collecting(faults):
-            found += [(entry, path) for entry in read_named(path, Encoder)]
+            tables, wrong = with_second_recipes(read_toml(path), packaged)
+            found += [(entry, path) for entry in entries_of(path, tables, Encoder, None, wrong)]
     return found
 
 

@@ -18,7 +18,8 @@ def choose_encoders(
         raise UsageError(command, "which encoders?", wanted=wanted, then="croma-bundle list encoders")
     if names is None:
         return catalogue.family(str(family))
-    members = None if family is None else catalogue.family(family)
+    if family is not None:
+        catalogue.family(family)
     chosen, faults = list[Encoder](), list[BundleError]()
     for name in names:
         try:
@@ -27,7 +28,7 @@ def choose_encoders(
             faults.append(fault)
             continue
         chosen.append(entry)
-        if members is not None and entry not in members:
+        if family not in (None, entry.family):
             then = f"make {command} FAMILY={entry.family} ENCODERS={entry.name} …"
             problem = f"it is of the family {entry.family}, not {family}"
             faults.append(InputError(f"encoder {entry.name}", problem, then=then))

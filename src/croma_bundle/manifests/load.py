@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,8 +32,23 @@ def read_named(path: Path, model: type[Model], given: Mapping[str, Any] | None =
     Raises:
         ManifestError: all faults of the file, one line each as ``key: what it must be``.
     """
-    entries, faults = [], []
-    for name, table in read_toml(path).items():
+    return entries_of(path, read_toml(path), model, given)
+
+
+def entries_of(
+    path: Path,
+    tables: Mapping[str, Any],
+    model: type[Model],
+    given: Mapping[str, Any] | None = None,
+    known_faults: Sequence[str] = (),
+) -> list[Model]:
+    """The tables of `path` as entries of `model`; `known_faults` are told with those that are found.
+
+    Raises:
+        ManifestError: as `read_named`.
+    """
+    entries, faults = [], list(known_faults)
+    for name, table in tables.items():
         if not isinstance(table, dict):
             known = ", ".join(k for k in model.model_fields if k not in ("name", *(given or {})))
             faults.append(f"{name}: stands outside a table; every entry is [<name>] with keys {known}")

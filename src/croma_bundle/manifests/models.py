@@ -17,6 +17,7 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 Design = Literal["all", "paired_2x2"]
 Protocol = Literal["median-k", "k-star"]
 KGrid = Literal["sparse", "dense"]
+Precision = Literal["float32", "mixed-float16"]
 Backend = Literal["classical", "timm", "transformers", "remote-code", "state-dict", "own"]
 Pooling = Literal[
     "whole tile",
@@ -24,7 +25,7 @@ Pooling = Literal[
     "cls",
     "cls+mean",
     "native",
-    "unit cls",
+    "native encode",
     "channel cls",
     "multi-scale",
 ]
@@ -82,10 +83,28 @@ class Recipe(Strict):
     mean: Three
     std: Three
 
+    @model_validator(mode="after")
+    def _only_a_tensor_can_be_sampled_at_points(self) -> Recipe:
+        if self.via != "tensor" and not self.antialias:
+            raise ValueError(f"antialias = false goes with via = 'tensor'; PIL always antialiases (via = {self.via!r})")
+        return self
+
     @property
     def side(self) -> int:
         """Pixels of a side of the input."""
         return self.crop or self.size
+
+
+class StateDict(Strict):
+    """How a file holds an encoder's tensors, where it holds more than they.
+
+    `inside` is the key of the mapping that has them ("teacher"), `prefix` what each of their names starts with there
+    ("backbone."), `ignore` how the names start of published tensors that the network has no use for ("head.").
+    """
+
+    inside: Text | None = None
+    prefix: Text | None = None
+    ignore: tuple[Text, ...] = ()
 
 
 class Encoder(Strict):
@@ -93,8 +112,9 @@ class Encoder(Strict):
 
     `revision` is the checkpoint's commit; null for an encoder without a checkpoint, and *unpinned* (refused by embed)
     for one with a `repository`. `open` says which facts nobody has stated yet. `arguments` are the architecture's;
-    where a checkpoint brings a configuration, that decides. `exposed` names the tilesets whose images its pretraining
-    saw, null where that is not known.
+    where a checkpoint brings a configuration, that decides. `exposed` names the tilesets whose source its disclosed
+    pretraining overlaps, null where its data are not disclosed. `of` makes it a second recipe of that entry. `norms`
+    are the least and the greatest length of its published vectors; both 1 where they are normalised.
     """
 
     name: str
@@ -112,14 +132,17 @@ class Encoder(Strict):
     code_revision: Revision | None = None
     wheel: Wheel | None = None
     files: tuple[WeightFile, ...] = ()
+    state: StateDict = StateDict()
+    of: Text | None = None
     pooling: Pooling
-    precision: Literal["float32", "mixed-float16"] = "float32"
+    precision: Precision = "float32"
     batch_size: Annotated[int, Field(gt=0)]
     generation: Text
     control: bool
     votes: bool
     gated: bool = False
     exposed: tuple[str, ...] | None = None
+    norms: tuple[float, float] | None = None
     licence: Text
     citation: Text
 
@@ -130,10 +153,27 @@ class Encoder(Strict):
             return {"exposed": (), **values}
         return values
 
+    @model_validator(mode="after")
+    def _a_second_recipe_is_named_for_its_first_and_has_no_vote(self) -> Encoder:
+        if self.of is not None and self.name.partition("@")[0] != self.of:
+            raise ValueError(f"a second recipe of {self.of} is named {self.of}@NAME")
+        if self.of is not None and self.votes:
+            raise ValueError("a second recipe does not vote: votes = false")
+        return self
+
+    @property
+    def checkpoint(self) -> str:
+        """The entry whose checkpoint it runs."""
+        return self.of or self.name
+
     @property
     def pinned(self) -> bool:
         """True where nothing floats: a revision, or no checkpoint at all."""
         return self.revision is not None or self.repository is None
+
+    def precision_on(self, device: str) -> Precision:
+        """What is computed in on "cpu", "cuda" or "cuda:N": float16 is CUDA's alone."""
+        return self.precision if device.startswith("cuda") else "float32"
 
 
 class Phantom(Strict):

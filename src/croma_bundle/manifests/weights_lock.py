@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from croma_bundle.errors import ManifestError
+from croma_bundle.manifests.hub_recipe import recipe_of
 from croma_bundle.manifests.load import read_named
 from croma_bundle.manifests.models import Encoder, Revision, Sha256, Strict, Text, WeightFile, plain
 from croma_bundle.manifests.toml_text import toml_text
@@ -29,7 +30,7 @@ class LockedWeights(Strict):
     """What the hub states of one encoder at `revision`.
 
     `files` are those of its entry whose sha256 was not known; `transform` what the repository's configuration says of
-    the preparation of images, in its own words.
+    the preparation of images, in its own words: of a timm checkpoint whose recipe is open, that is the recipe.
     """
 
     name: str
@@ -63,9 +64,13 @@ def with_lock(entry: Encoder, locked: LockedWeights) -> Encoder:
     for file in entry.files:
         if file.name in locked.files:
             _agree(entry, f"sha256 of {file.name}", file.sha256, locked.files[file.name].sha256)
-    return entry.model_copy(
-        update={"revision": locked.revision, "files": tuple(_filled(file, locked) for file in entry.files)}
-    )
+    filled: dict[str, Any] = {
+        "revision": locked.revision,
+        "files": tuple(_filled(file, locked) for file in entry.files),
+    }
+    if entry.recipe is None and entry.backend == "timm":
+        filled["recipe"] = recipe_of(locked.transform)
+    return entry.model_copy(update=filled)
 
 
 def _filled(file: WeightFile, locked: LockedWeights) -> WeightFile:
@@ -82,5 +87,5 @@ def _agree(entry: Encoder, key: str, own: str | None, locked: str) -> None:
             f"its {key} is not that of {LOCK}",
             wanted=f"{own} (its entry)",
             found=f"{locked} ({LOCK})",
-            then=f"make lock-weights ENCODERS={entry.name}",
+            then=f"make lock-weights ENCODERS={entry.checkpoint}",
         )

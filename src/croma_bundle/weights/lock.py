@@ -11,7 +11,8 @@ from typing import Any
 
 from croma_bundle.durable import write_bytes
 from croma_bundle.errors import BundleError, EnvironmentFault, InputError, raise_all, some
-from croma_bundle.manifests.models import Encoder, WeightFile
+from croma_bundle.manifests.hub_recipe import STATED, recipe_of
+from croma_bundle.manifests.models import Encoder, WeightFile, plain
 from croma_bundle.manifests.weights_lock import LockedFile, LockedWeights, read_weights_lock, weights_lock_text
 from croma_bundle.progress import Reporter
 from croma_bundle.weights.cache import git_blob_id
@@ -58,7 +59,8 @@ def lock_weights(output: Path, entries: Sequence[Encoder], reporter: Reporter, *
             names = [
                 name for name in hub.stated(HubCommit(locked.repository, locked.revision)) if name.endswith(LOADED)
             ]
-            reporter.say(f"  open: {entry.open}\n  the commit holds {some(names, 20)}", "open", encoder=entry.name)
+            told = [f"open: {entry.open}", f"the commit holds {some(names, 20)}", *_of_recipe(entry, locked)]
+            reporter.say("\n".join(f"  {line}" for line in told), "open", encoder=entry.name)
     if lock or output.exists():
         _write(output, weights_lock_text(lock), reporter)
     raise_all(faults)
@@ -69,6 +71,26 @@ def answers(locked: LockedWeights | None, entry: Encoder) -> bool:
     if locked is None or locked.repository != entry.repository or entry.revision not in (None, locked.revision):
         return False
     return {file.name for file in entry.files if file.sha256 is None} <= locked.files.keys()
+
+
+def _of_recipe(entry: Encoder, locked: LockedWeights) -> list[str]:
+    """What the repository's configuration says of the recipe, where its entry has none, or another one."""
+    if entry.backend == "timm":
+        return _of_timm(entry, locked)
+    stated = [locked.transform.get(key) for key in ("image_mean", "image_std")]
+    if None in stated or entry.recipe is None or stated == [list(entry.recipe.mean), list(entry.recipe.std)]:
+        return []
+    return [f"its preprocessor_config.json has other numbers than its entry: mean {stated[0]}, std {stated[1]}"]
+
+
+def _of_timm(entry: Encoder, locked: LockedWeights) -> list[str]:
+    found = recipe_of(locked.transform)
+    if found is None:
+        return [f"its config.json does not say a whole recipe ({', '.join(STATED)})"]
+    shown = ", ".join(f"{key} {value}" for key, value in plain(found).items())
+    if entry.recipe is None:
+        return [f"recipe: {shown}"]
+    return [] if entry.recipe == found else [f"its config.json makes another recipe than its entry: {shown}"]
 
 
 def resolve_open(hub: Hub, entry: Encoder, reporter: Reporter) -> LockedWeights:
@@ -90,7 +112,7 @@ def _locked(hub: Hub, entry: Encoder, file: WeightFile) -> LockedFile:
     commit = commit_of(entry, file)
     stated = hub.stated(commit)
     if file.name not in stated:
-        raise no_such_file(entry, commit, file.name, stated)
+        raise no_such_file(f"encoder {entry.name}", commit, file.name, stated)
     return LockedFile(sha256=_sha256(hub, commit, stated[file.name]), bytes=stated[file.name].bytes)
 
 
