@@ -13,6 +13,7 @@ from croma_bundle.errors import (
     BundleError,
     CohortError,
     DegenerateEmbedding,
+    DeviceMemory,
     EnvironmentFault,
     InputError,
     LockHeld,
@@ -39,6 +40,7 @@ EXIT_CODES = {
     DegenerateEmbedding: 3,
     EnvironmentFault: 4,
     LockHeld: 4,
+    DeviceMemory: 4,
     ArtifactError: 5,
 }
 

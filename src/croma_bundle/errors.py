@@ -10,7 +10,8 @@
     │   └── CohortError              labels, confounders, groups, k or m that cannot be scored
     │       └── DegenerateEmbedding  the embedding itself leaves a metric undefined
     ├── EnvironmentFault       4     the machine, a missing package, an unwritable volume
-    │   └── LockHeld                 another run has the job
+    │   ├── LockHeld                 another run has the job
+    │   └── DeviceMemory             a batch does not fit the device
     ├── ArtifactError          5     an existing artifact is damaged or incompatible
     └── SeveralErrors        max     several of the above, listed together
 
@@ -118,6 +119,10 @@ class EnvironmentFault(BundleError):
 
 
 class LockHeld(EnvironmentFault):
+    pass
+
+
+class DeviceMemory(EnvironmentFault):
     pass
 
 

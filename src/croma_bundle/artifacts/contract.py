@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ REFERENCE_FIELDS = (
 
 @dataclass(frozen=True)
 class Contract:
-    """Everything that decides the content of a matrix, beside the weights' own bytes.
+    """Everything that decides the content of a matrix; weights and remote code by their hashes.
 
     `checkpoint_revision`: 40 hex or None. `output_shape`: (rows, width). `pixels_sha256` None: imported.
     `device`: the kind of device asked for ("cpu", "cuda"), because a matrix of one never stands in for the other.
@@ -37,11 +37,12 @@ class Contract:
     manifest_fingerprint: str
     pixels_sha256: str | None
     weights: tuple[Mapping[str, Any], ...] = ()
+    remote_code: tuple[Mapping[str, Any], ...] = ()
     device: str = "cpu"
     output_dtype: str = "float32"
 
     def identity(self) -> dict[str, Any]:
-        """The compared part of a sidecar, JSON-ready; weights by their hashes alone."""
+        """The compared part of a sidecar, JSON-ready; weights and code by their hashes alone."""
         return {
             "checkpoint_revision": self.checkpoint_revision,
             "extraction_contract": dict(self.extraction_contract),
@@ -51,7 +52,8 @@ class Contract:
             "output_shape": list(self.output_shape),
             "manifest_fingerprint": self.manifest_fingerprint,
             "pixels_sha256": self.pixels_sha256,
-            "weights": [{"file": w["file"], "sha256": w["sha256"]} for w in self.weights],
+            "weights": _by_hash(self.weights),
+            "remote_code": _by_hash(self.remote_code),
             "device": self.device,
         }
 
@@ -59,9 +61,13 @@ class Contract:
 def identity_of(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     """The compared part of a stored sidecar, in the form of :meth:`Contract.identity`."""
     stored = {name: sidecar.get(name) for name in (*REFERENCE_FIELDS, "pixels_sha256")}
-    stored["weights"] = [{"file": w["file"], "sha256": w["sha256"]} for w in sidecar.get("weights", [])]
+    stored |= {name: _by_hash(sidecar.get(name, [])) for name in ("weights", "remote_code")}
     stored["device"] = sidecar.get("environment", {}).get("device")
     return stored
+
+
+def _by_hash(files: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{"file": file["file"], "sha256": file["sha256"]} for file in files]
 
 
 def differences(wanted: Mapping[str, Any], found: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import subprocess
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
@@ -14,7 +16,10 @@ from typing import Any
 
 from croma_bundle import __version__
 
-RECORDED = ("numpy", "scipy", "pillow", "scikit-image", "scikit-learn", "pydantic", "click", "threadpoolctl")
+RECORDED = (
+    *("numpy", "scipy", "pillow", "scikit-image", "scikit-learn", "pydantic", "click", "threadpoolctl"),
+    *("torch", "torchvision", "timm", "transformers", "safetensors", "huggingface-hub"),
+)
 
 
 def capture(device: str, extra: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -33,8 +38,42 @@ def capture(device: str, extra: dict[str, Any] | None = None) -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "cpu": _cpu(),
         "packages": versions(RECORDED),
+        **({"torch": _torch(sys.modules["torch"], device)} if "torch" in sys.modules else {}),
         **(extra or {}),
     }
+
+
+def _torch(torch: Any, device: str) -> dict[str, Any]:
+    """How an imported torch computes: libraries, flags, threads, and on CUDA the GPU."""
+    backends, on_cuda = torch.backends, device.startswith("cuda")
+    kernels = ("flash", "mem_efficient", "cudnn", "math")
+    cpu = {"cpu_capability": backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": backends.cudnn.version(),
+        "driver": _driver() if on_cuda else None,
+        "gpu": torch.cuda.get_device_name(device) if on_cuda else None,
+        "gpu_capability": list(torch.cuda.get_device_capability(device)) if on_cuda else None,
+        **cpu,
+        "tf32_matmul": backends.cuda.matmul.allow_tf32,
+        "tf32_convolution": backends.cudnn.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": backends.cudnn.benchmark,
+        "cudnn_deterministic": backends.cudnn.deterministic,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "attention_kernels": [kind for kind in kernels if getattr(backends.cuda, f"{kind}_sdp_enabled")()],
+    }
+
+
+def _driver() -> str | None:
+    """The version of the NVIDIA driver."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return found[0] if found else None
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

@@ -63,7 +63,7 @@ def make_sidecar(
         "matrix_sha256": matrix_sha256,
         "pixels_sha256": contract.pixels_sha256,
         "weights": [dict(weight) for weight in contract.weights],
-        "remote_code": [],
+        "remote_code": [dict(file) for file in contract.remote_code],
         "control": control,
         "spread": asdict(spread),
         "environment": {"device": contract.device, **environment},
@@ -108,11 +108,13 @@ def require_sidecar(stored: Any, where: str, subject: str) -> dict[str, Any]:
 def _malformed(stored: Mapping[str, Any]) -> list[str]:
     """Fields that do not hold what they should."""
     wrong = [name for name, kinds in FIELDS.items() if type(stored[name]) not in kinds]
-    shape, weights = stored["output_shape"], stored["weights"]
+    shape = stored["output_shape"]
     if isinstance(shape, list) and [type(n) for n in shape] != [int, int]:
         wrong.append("output_shape")
-    if isinstance(weights, list) and not all(isinstance(w, dict) and {"file", "sha256"} <= w.keys() for w in weights):
-        wrong.append("weights")
+    for name in ("weights", "remote_code"):
+        files = stored[name]
+        if isinstance(files, list) and not all(isinstance(f, dict) and {"file", "sha256"} <= f.keys() for f in files):
+            wrong.append(name)
     return wrong
 
 

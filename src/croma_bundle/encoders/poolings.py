@@ -38,18 +38,11 @@ def _cls_and_mean(tokens: Tokens, output: torch.Tensor) -> torch.Tensor:
     return cat([output[:, 0], output[:, tokens.cls + tokens.registers :].mean(dim=1)], dim=1)
 
 
-def _unit_cls(tokens: Tokens, output: torch.Tensor) -> torch.Tensor:
-    from torch.nn.functional import normalize
-
-    return normalize(output[:, 0], dim=1)
-
-
 OF_TOKENS: Mapping[str, Callable[..., torch.Tensor]] = {
     "cls": _cls,
     "cls+mean": _cls_and_mean,
-    "unit cls": _unit_cls,
 }
-"""Poolings of (B, tokens, C). The others (native, channel cls, multi-scale) are what the network returns."""
+"""Poolings of (B, tokens, C). The others are what the network returns."""
 
 
 def _require_tokens(entry: Encoder, output: torch.Tensor) -> None:

@@ -1,0 +1,154 @@
+"""Checkpoints: reading the tensors of a file that was hashed, and filling a network with exactly these."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from croma_bundle.errors import InputError, ManifestError, some
+from croma_bundle.manifests.models import Encoder
+from croma_bundle.weights.resolve import LocalFile
+from croma_bundle.weights.wanted import PICKLES
+
+SAFE = ".safetensors"
+Tensors = Mapping[str, Tensor]
+
+
+def weights_file(entry: Encoder, files: Sequence[LocalFile]) -> LocalFile:
+    """The one file that holds the tensors."""
+    found = [file for file in files if file.name.endswith((SAFE, *PICKLES))]
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found) or "none"
+        wanted = f"one file that ends in {', '.join((SAFE, *PICKLES))}"
+        raise ManifestError(f"encoder {entry.name}", "its tensors are not in one file", wanted=wanted, found=names)
+    return found[0]
+
+
+def read_tensors(entry: Encoder, file: LocalFile) -> dict[str, Tensor]:
+    """The tensors of a verified file by the names that its entry's `state` leaves of theirs; mapped, where they can be.
+
+    Raises:
+        InputError: a damaged file, or a pickle that needs more than tensors and plain values; no code of it has run.
+        ManifestError: the file is laid out otherwise than the entry says.
+    """
+    content = _read_safetensors(entry, file) if file.name.endswith(SAFE) else _read_pickle(entry, file)
+    return _named(entry, file, _inside(entry, file, content))
+
+
+def fill(entry: Encoder, module: nn.Module, tensors: Tensors) -> None:
+    """Give the module every tensor of its own and no other, as float32, in place of what it has.
+
+    Raises:
+        ManifestError: missing or unexpected names, or other shapes.
+    """
+    own: Tensors = module.state_dict()
+    wrong = [
+        of_another_shape(name, tensors[name], own[name])
+        for name in own
+        if name in tensors and tensors[name].shape != own[name].shape
+    ]
+    require_fit(entry, [n for n in own if n not in tensors], [n for n in tensors if n not in own], wrong)
+    module.load_state_dict({name: _as_float32(tensor) for name, tensor in tensors.items()}, strict=True, assign=True)
+
+
+def require_fit(entry: Encoder, missing: Iterable[str], unexpected: Iterable[str], wrong: Iterable[str]) -> None:
+    """Raise `ManifestError` where a checkpoint and its network differ; what the entry ignores may be unexpected."""
+    left = [name for name in unexpected if not name.startswith(entry.state.ignore)]
+    faults = {"missing": sorted(missing), "unexpected": sorted(left), "of another shape": sorted(wrong)}
+    told = [f"{len(names)} {kind}: {some(names, 5)}" for kind, names in faults.items() if names]
+    if told:
+        raise ManifestError(
+            f"encoder {entry.name}",
+            "its checkpoint does not fit its network",
+            wanted=f"every tensor of {entry.model}, and no other",
+            found="; ".join(told),
+            detail="Published tensors that the network has no use for are named in its entry: "
+            'state = { ignore = ["head."] }',
+        )
+
+
+def of_another_shape(name: str, stored: Tensor, own: Tensor) -> str:
+    return f"{name} is {_shape(stored)}, not {_shape(own)}"
+
+
+def _read_safetensors(entry: Encoder, file: LocalFile) -> Mapping[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: Mapping[str, Any] = load_file(file.path)
+    except (SafetensorError, ValueError, OSError) as error:
+        raise _damaged(entry, file, error) from None
+    return tensors
+
+
+def _read_pickle(entry: Encoder, file: LocalFile) -> Any:
+    """Only tensors and plain values: whatever else the pickle asks for is refused by torch before it is imported."""
+    try:
+        return torch.load(file.path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file.path))
+    except pickle.UnpicklingError as error:
+        asked = next((line for line in str(error).splitlines() if "GLOBAL" in line or "global" in line), str(error))
+        raise InputError(
+            f"encoder {entry.name}, {file.name}",
+            "this pickle asks for more than tensors and plain values, so it was not read; no code of it has run",
+            wanted="a file of tensors (weights_only)",
+            found=asked.strip()[:300],
+            detail="Read it once where it can do no harm, in a container without network and volume, write its tensors "
+            "with safetensors.torch.save_file, and declare that file, with its sha256, as a private encoder.",
+        ) from None
+    except (RuntimeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise _damaged(entry, file, error) from None
+
+
+def _damaged(entry: Encoder, file: LocalFile, error: Exception) -> InputError:
+    found = f"{type(error).__name__}: {error}"
+    return InputError(f"encoder {entry.name}, {file.name}", "it cannot be read as a checkpoint", found=found)
+
+
+def _inside(entry: Encoder, file: LocalFile, content: Any) -> Mapping[str, Any]:
+    """The mapping of tensors: the whole content, or what stands in it under the entry's `state.inside`."""
+    subject, key = f"encoder {entry.name}, {file.name}", entry.state.inside
+    found = content if key is None else content.get(key) if isinstance(content, Mapping) else None
+    if isinstance(found, Mapping) and found and all(isinstance(value, Tensor) for value in found.values()):
+        return found
+    wanted = "tensors by name" if key is None else f"tensors by name under {key!r}"
+    raise ManifestError(
+        subject,
+        "its tensors are not where the entry says",
+        wanted=wanted,
+        found=_layout(content),
+        detail='The entry says where they are: state = { inside = "teacher", prefix = "backbone." }',
+    )
+
+
+def _layout(content: Any) -> str:
+    if not isinstance(content, Mapping):
+        return type(content).__name__
+    kinds = [f"{key!r} ({type(value).__name__})" for key, value in content.items() if not isinstance(value, Tensor)]
+    tensors = len(content) - len(kinds)
+    return f"{tensors} tensors, and {some(kinds, 6)}" if kinds else f"{tensors} tensors"
+
+
+def _named(entry: Encoder, file: LocalFile, tensors: Tensors) -> dict[str, Tensor]:
+    """Without the prefix, and without what the entry ignores."""
+    prefix = entry.state.prefix or ""
+    others = [name for name in tensors if not name.startswith((prefix, *entry.state.ignore))]
+    if others:
+        subject = f"encoder {entry.name}, {file.name}"
+        problem = f"{len(others)} of its tensors do not start with {prefix!r}"
+        raise ManifestError(subject, problem, found=some(others, 5))
+    bare = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in bare.items() if not name.startswith(entry.state.ignore)}
+
+
+def _as_float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "a number"
