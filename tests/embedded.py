@@ -11,15 +11,17 @@ import numpy as np
 
 from builders import FolderCohort, folder_cohort
 from croma_bundle.durable import sha256_file
-from croma_bundle.encoders.loading import Loaded
+from croma_bundle.encoders.loading import Opened
 from croma_bundle.extraction.embed import embed
 from croma_bundle.extraction.embed_input import EmbedInput
 from croma_bundle.extraction.run import open_tiles
-from croma_bundle.layout import Volume
+from croma_bundle.layout import Volume, WeightsFolder
 from croma_bundle.manifests.catalogue import load_catalogue
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.progress import Reporter
 from croma_bundle.tiles.folder import add_folder
+
+Opener = Callable[[Encoder, WeightsFolder], Opened]
 
 ENCODER_TOML = """
 [{name}]
@@ -126,18 +128,19 @@ def entry_of(name: str = "Toy", width: int = 2, batch_size: int = 4, **fields: A
 
 def toy(
     function: Callable[[np.ndarray], np.ndarray], prepare: Callable[[np.ndarray], np.ndarray] = np.asarray
-) -> Callable[[Encoder], Loaded]:
-    """A loader of an encoder that computes `function` on stacked tiles."""
-    return lambda entry: Loaded(prepare, function, {"toy": entry.name})
+) -> Opener:
+    """An encoder that computes `function` on stacked tiles."""
+    return lambda entry, weights: Opened(prepare, {"toy": entry.name}, lambda device: function)
 
 
 def embed_toy(
     volume: Volume,
-    loader: Callable[[Encoder], Loaded],
+    opener: Opener,
     entry: Encoder | None = None,
     *,
     tileset: str = "cohort",
     force: bool = False,
+    decide_batch: bool = False,
     reporter: Reporter | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Embed with an encoder of a test's own."""
@@ -148,7 +151,8 @@ def embed_toy(
         workers=0,
         force=force,
         reporter=reporter or Recorder(),
-        loader=loader,
+        decide_batch=decide_batch,
+        opener=opener,
     )
 
 

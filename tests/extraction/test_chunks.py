@@ -200,3 +200,24 @@ def test_the_job_of_the_chunks_is_the_contract(volume: Volume, tmp_path: Path, s
     assert (job["rows"], job["step"]) == (24, 8)
     assert job["identity"]["extraction_contract"]["encoder"] == "Toy"
     assert "environment" not in job["identity"], "another machine may go on"
+
+
+def test_a_chunk_that_cannot_be_written_ends_the_run_though_it_is_written_behind(
+    volume: Volume, tmp_path: Path, small_chunks: None
+):
+    add_cohort(volume, tmp_path / "tiles", size=32, slides=3, tiles=3)  # chunks of 8, 8, 8, 8, 4
+    in_the_way = volume.work("cohort", "Toy") / "chunk-00001.npy"
+    counting = Counting()
+
+    def function(batch: np.ndarray) -> np.ndarray:
+        in_the_way.mkdir(exist_ok=True)
+        return counting(batch)
+
+    with pytest.raises(OSError, match="directory"):
+        embed_toy(volume, toy(function))
+    assert len(counting.sizes) <= 6, "it ends by the chunk after it"
+    assert sorted(path.name for path in in_the_way.parent.glob("chunk-*.json")) == ["chunk-00000.json"]
+    in_the_way.rmdir()
+    resumed = Counting()
+    embed_toy(volume, toy(resumed))
+    assert resumed.sizes == [4] * 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +235,39 @@ def test_an_unpinned_encoder_is_refused_before_anything_is_written(volume: Volum
     with pytest.raises(ManifestError, match=r"it is unpinned(.|\n)*40 hex(.|\n)*org/model, revision null"):
         embed_toy(volume, toy(means), entry_of(repository="org/model"))
     assert not volume.embeddings("cohort").exists()
+
+
+class Begun:
+    """An encoder that can begin a batch, and notes when."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __call__(self, batch: np.ndarray) -> np.ndarray:
+        return self.begin(batch)()
+
+    def begin(self, batch: np.ndarray) -> Callable[[], np.ndarray]:
+        number = sum(event.startswith("begin") for event in self.events)
+        self.events.append(f"begin {number}")
+        vectors = means(batch)
+
+        def wait() -> np.ndarray:
+            self.events.append(f"wait {number}")
+            return vectors
+
+        return wait
+
+
+def test_a_batch_is_begun_before_the_last_one_is_waited_for(volume: Volume, cohort):
+    embed_toy(volume, toy(means))
+    expected = np.load(volume.matrix("cohort", "Toy"))
+    encoder = Begun()
+    embed_toy(volume, toy(encoder), force=True)
+    assert encoder.events == [
+        *("begin 0", "begin 1", "wait 0", "begin 2", "wait 1", "begin 3", "wait 2"),
+        *("begin 4", "wait 3", "begin 5", "wait 4", "wait 5"),
+    ]
+    assert np.array_equal(np.load(volume.matrix("cohort", "Toy")), expected)
 
 
 @pytest.mark.parametrize("name", ["ColourStatistics", "Thumbnail"])

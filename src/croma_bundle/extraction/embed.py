@@ -1,12 +1,12 @@
 """One matrix: an encoder over a tileset, published with its sidecar, or reused, completed or resumed.
 
-Killed at any moment it loses at most one chunk, leaves nothing that looks finished, and resumes to the bitwise same
-matrix.
+Killed at any moment it loses at most one chunk and what was begun while that was written, leaves nothing that looks
+finished, and resumes to the bitwise same matrix.
 """
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -19,19 +19,17 @@ from croma_bundle.artifacts.matrix import Floats, require_usable_rows, spread
 from croma_bundle.artifacts.pair import complete, complete_pair, publish, require_same_identity, subject_of, verify_pair
 from croma_bundle.artifacts.sidecar import make_sidecar, read_sidecar
 from croma_bundle.durable import lock, sweep_temporaries
-from croma_bundle.encoders.loading import Loaded, load
-from croma_bundle.errors import (
-    EnvironmentFault,
-    ManifestError,
-    UsageError,
-)
+from croma_bundle.encoders.loading import Loaded, Opened, open_encoder
+from croma_bundle.errors import ManifestError
+from croma_bundle.extraction.batch_size import with_decided_batch
 from croma_bundle.extraction.chunks import ChunkStore, chunk_rows
+from croma_bundle.extraction.device import kind, resolve_device
 from croma_bundle.extraction.embed_input import EmbedInput
 from croma_bundle.extraction.loop import fill
-from croma_bundle.manifests.models import Encoder
+from croma_bundle.layout import WeightsFolder
+from croma_bundle.manifests.models import Encoder, plain
 from croma_bundle.progress import Reporter
 
-DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Outcome = Literal["embedded", "completed", "there"]
 
 
@@ -43,29 +41,36 @@ def embed(
     workers: int,
     force: bool,
     reporter: Reporter,
-    loader: Callable[[Encoder], Loaded] = load,
+    decide_batch: bool = False,
+    weights: WeightsFolder | None = None,
+    opener: Callable[[Encoder, WeightsFolder], Opened] = open_encoder,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Embed one tileset with one encoder, or reuse, complete or resume what is there; returns the sidecar too.
 
-    `loader` makes the encoder ready to compute; it is called after the device and the lock are had.
+    `opener` finds the encoder and what it needs, after the device and the lock are had; it is loaded only to compute.
+    `decide_batch`: the batch size that is fastest here, instead of the entry's.
 
     Raises:
         ManifestError: the encoder is unpinned. UsageError: there is no such kind of device.
         EnvironmentFault: the device cannot be had. LockHeld.
-        ArtifactError: what stands there is damaged or of another contract.
+        InputError: weights that are missing or do not fit.
+        ArtifactError: what stands there is damaged or of another contract; weights of another hash.
         PixelError: tiles that are missing, unreadable, or no longer the pixels that were hashed.
         DegenerateEmbedding: NaN, infinity or all-zero rows.
     """
     volume, name = tiles.volume, tiles.tileset.name
     subject = subject_of(name, entry.name)
-    _require_pinned(entry)
+    require_pinned(entry)
     device = resolve_device(entry, device)
     volume.require_writable()
     with lock(volume.job_lock(name, entry.name), subject):
         sweep_temporaries(volume.embeddings(name), f"{entry.name}.npy")
         freeze_manifest(volume, name, tiles.manifest.public_text(tiles.tileset.confounder))
-        loaded = loader(entry)
-        contract = contract_of(tiles, entry, loaded, device)
+        opened = opener(entry, weights or WeightsFolder(volume.weights))
+        loaded = functools.cache(lambda: opened.on(device))
+        if decide_batch:
+            entry = with_decided_batch(tiles, entry, device, loaded, force, reporter)
+        contract = contract_of(tiles, entry, opened, device)
         if not force:
             if (sidecar := complete(volume, name, entry.name, contract)) is not None:
                 _store(tiles, entry, contract).discard()
@@ -73,49 +78,49 @@ def embed(
             if complete_pair(volume, name, entry.name):
                 _store(tiles, entry, contract).discard()
                 return "there", _reusable(tiles, entry, contract, subject)
-        return "embedded", _run(tiles, entry, loaded, contract, workers, subject, reporter)
+        return "embedded", _run(tiles, entry, loaded(), contract, workers, subject, reporter)
 
 
-def contract_of(tiles: EmbedInput, entry: Encoder, loaded: Loaded, device: str) -> Contract:
+def contract_of(tiles: EmbedInput, entry: Encoder, opened: Opened, device: str) -> Contract:
     """The identity of the matrix that this encoder makes of these tiles."""
     return Contract(
         checkpoint_revision=entry.revision,
         extraction_contract={
-            "version": CONTRACT_VERSION,
-            "encoder": entry.name,
-            "family": entry.family,
-            "backend": entry.backend,
-            "model": entry.model,
-            "generation": entry.generation,
-            "preprocessing": dict(loaded.preprocessing),
-            "pooling": entry.pooling,
+            **extraction_contract(entry, opened),
             "source_tile_size": sorted(tiles.pixels.sizes),
         },
-        precision=entry.precision,
+        precision=entry.precision_on(device),
         batch_size=entry.batch_size,
         output_shape=(len(tiles.manifest), entry.width),
         manifest_fingerprint=tiles.manifest.fingerprint(tiles.tileset.confounder),
         pixels_sha256=tiles.pixels.pixels_sha256,
-        weights=loaded.weights,
-        device=device,
+        weights=opened.weights,
+        remote_code=opened.remote_code,
+        device=kind(device),
     )
 
 
-def resolve_device(entry: Encoder, device: str) -> str:
-    """The kind of device that computes.
+def extraction_contract(entry: Encoder, opened: Opened) -> dict[str, Any]:
+    """What an encoder does to a tile of whatever size."""
+    return {
+        "version": CONTRACT_VERSION,
+        "encoder": entry.name,
+        "family": entry.family,
+        "backend": entry.backend,
+        "model": entry.model,
+        "generation": entry.generation,
+        "preprocessing": dict(opened.preprocessing),
+        "pooling": entry.pooling,
+        **_network(entry),
+    }
 
-    Raises:
-        UsageError: there is no such kind of device. EnvironmentFault: the asked one cannot be had.
-    """
-    if device in ("auto", "cpu"):
-        return "cpu"
-    if not DEVICE.fullmatch(device):
-        raise UsageError(f"--device {device}", "there is no such device", wanted="auto, cpu, cuda or cuda:N")
-    raise EnvironmentFault(
-        f"--device {device}",
-        f"{entry.name} computes on the CPU only (family {entry.family})",
-        wanted="auto or cpu",
-    )
+
+def _network(entry: Encoder) -> dict[str, Any]:
+    """What else of an entry decides what its network computes; descriptors have none."""
+    if entry.backend == "classical":
+        return {}
+    stated = plain(entry)
+    return {key: stated[key] for key in ("arguments", "state", "tokens")}
 
 
 def libjpeg() -> str | None:
@@ -124,7 +129,7 @@ def libjpeg() -> str | None:
     return f"libjpeg-turbo {turbo}" if turbo else features.version("jpg")
 
 
-def _require_pinned(entry: Encoder) -> None:
+def require_pinned(entry: Encoder) -> None:
     if not entry.pinned:
         found = f"repository {entry.repository}, revision null"
         raise ManifestError(
@@ -132,7 +137,7 @@ def _require_pinned(entry: Encoder) -> None:
             "it is unpinned",
             wanted="a revision of 40 hex digits",
             found=found,
-            then=f"make lock-weights ENCODERS={entry.name}",
+            then=f"make lock-weights ENCODERS={entry.checkpoint}",
         )
 
 

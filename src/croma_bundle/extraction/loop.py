@@ -1,10 +1,15 @@
-"""The embed loop: tiles in manifest order → prepared by workers → batches → chunks. It knows no encoder by name."""
+"""The embed loop: tiles in manifest order → prepared by workers → batches → chunks. It knows no encoder by name.
+
+While a batch is computed the next one is prepared and, by an encoder that can, begun; chunks are stored behind.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +21,13 @@ from croma_bundle.encoders.loading import Loaded
 from croma_bundle.errors import BundleError, ManifestError, PixelError
 from croma_bundle.extraction.chunks import ChunkStore
 from croma_bundle.extraction.embed_input import EmbedInput
+from croma_bundle.extraction.prepared import Preparation, Source, batches
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.table import csv_text
-from croma_bundle.tiles.pixels import decode
 from croma_bundle.tiles.tileset import raise_pixel_faults
-from croma_bundle.tiles.workers import ordered_map
 
-Prepare = Callable[[npt.NDArray[np.uint8]], npt.NDArray[Any]]
+Array = npt.NDArray[Any]
 
 
 def fill(
@@ -40,14 +44,17 @@ def fill(
     spans = store.spans()
     todo = [(number, *spans[number]) for number in range(len(spans)) if number not in done]
     rows = [row for _, first, end in todo for row in range(first, end)]
+    how = Preparation(loaded.prepare, entry.batch_size, workers, getattr(loaded.embed, "on_cpu", False))
     expected = tiles.pixels.rows
-    work = ((loaded.prepare, tiles.paths[row], expected[row]) for row in rows)
-    prepared = reporter.track(ordered_map(_prepare, work, workers), store.rows, subject, store.rows - len(rows))
+    sources = [Source(tiles.paths[row], expected[row]) for row in rows]
     faults: list[BundleError] = []
-    for number, first, end in todo:
-        chunk = _embed_span(prepared, first, end, entry, loaded, subject, faults)
-        if chunk is not None:
-            store.write(number, chunk)
+    before = store.rows - len(rows)
+    with closing(
+        batches(how, sources, store.folder, lambda seen: reporter.track(seen, store.rows, subject, before))
+    ) as prepared:
+        vectors = computed(_without_faults(prepared, faults), loaded.embed)
+        placed = zip(rows[:: entry.batch_size], vectors, strict=False)
+        _store(store, todo, (_checked(found, count, first, entry, subject) for first, (count, found) in placed))
     if faults:
         failing = csv_text(("image_path", "reason"), [(fault.subject, fault.problem) for fault in faults])
         listed = store.folder / "failing.csv"
@@ -56,28 +63,58 @@ def fill(
         raise_pixel_faults(faults, len(rows))
 
 
-def _embed_span(
-    prepared: Iterator[npt.NDArray[Any] | PixelError],
-    first: int,
-    end: int,
-    entry: Encoder,
-    loaded: Loaded,
-    subject: str,
-    faults: list[BundleError],
-) -> Floats | None:
-    """The rows [first, end) as (end − first, width) float32, or None once any tile has failed."""
-    parts = []
-    for start in range(first, end, entry.batch_size):
-        batch = list(itertools.islice(prepared, min(entry.batch_size, end - start)))
-        faults += [item for item in batch if isinstance(item, PixelError)]
-        if faults:
-            continue  # go on decoding, so that every failing tile is named at once
-        vectors = np.asarray(loaded.embed(np.stack([item for item in batch if not isinstance(item, PixelError)])))
-        parts.append(_checked(vectors, len(batch), start, entry, subject))
-    return None if faults else np.concatenate(parts)
+def computed(prepared: Iterator[Array], embed: Callable[[Array], Array]) -> Iterator[tuple[int, Array]]:
+    """(tiles, vectors) of each batch, in order.
+
+    An `embed` with a method `begin` is given the next batch before the vectors of the last are waited for.
+    """
+    begin = getattr(embed, "begin", None)
+    under_way: deque[tuple[int, Callable[[], Array]]] = deque()
+    for batch in prepared:
+        under_way.append((len(batch), begin(batch) if begin else partial(embed, batch)))
+        while len(under_way) > (1 if begin else 0):
+            count, wait = under_way.popleft()
+            yield count, wait()
+    for count, wait in under_way:
+        yield count, wait()
 
 
-def _checked(vectors: npt.NDArray[Any], count: int, start: int, entry: Encoder, subject: str) -> Floats:
+def _without_faults(prepared: Iterator[Array | list[PixelError]], faults: list[BundleError]) -> Iterator[Array]:
+    """The batches before the first faulty one; the rest is only prepared: every failing tile is named at once."""
+    for batch in prepared:
+        if isinstance(batch, list):
+            faults += batch
+        elif not faults:
+            yield batch
+
+
+def _store(store: ChunkStore, todo: list[tuple[int, int, int]], vectors: Iterator[Floats]) -> None:
+    """Write each chunk once all its rows are there, in a thread: while one is written the next is computed."""
+    written: Future[None] | None = None
+    with ThreadPoolExecutor(1, "chunks") as thread:
+        for number, first, end in todo:
+            chunk = _rows(vectors, end - first)
+            if written:
+                written.result()
+            if chunk is None:  # a tile has failed
+                return
+            written = thread.submit(store.write, number, chunk)
+        if written:
+            written.result()
+
+
+def _rows(vectors: Iterator[Floats], count: int) -> Floats | None:
+    """The next `count` rows; None where there are not so many."""
+    parts, have = [], 0
+    while have < count:
+        if (part := next(vectors, None)) is None:
+            return None
+        parts.append(part)
+        have += len(part)
+    return np.concatenate(parts)
+
+
+def _checked(vectors: Array, count: int, first: int, entry: Encoder, subject: str) -> Floats:
     """The batch as float32, if it may be stored: a chunk with an unusable row would be resumed for ever."""
     if vectors.shape != (count, entry.width):
         found = f"{vectors.shape} for {count} tiles"
@@ -85,28 +122,6 @@ def _checked(vectors: npt.NDArray[Any], count: int, start: int, entry: Encoder, 
             subject, "its output is not of the declared width", wanted=f"({count}, {entry.width})", found=found
         )
     with np.errstate(over="ignore"):
-        rows = vectors.astype(np.float32, copy=False)
-    require_usable_rows(rows, subject, start)
+        rows: Floats = vectors.astype(np.float32)  # a copy: what is prepared is overwritten
+    require_usable_rows(rows, subject, first)
     return rows
-
-
-def _prepare(job: tuple[Prepare, Path, str]) -> npt.NDArray[Any] | PixelError:
-    """In a worker: decode a tile completely, compare its pixels with the record, prepare it."""
-    prepare, path, expected = job
-    try:
-        tile = decode(path)
-    except PixelError as error:
-        return error
-    digest = tile.digest().hex()
-    if digest != expected:
-        return PixelError(
-            str(path),
-            "its pixels are not those that were hashed when the tileset was made",
-            wanted=f"sha256 {expected[:12]}…  pixels.json",
-            found=f"{digest[:12]}…",
-        )
-    try:
-        return prepare(tile.rgb)
-    except PixelError as error:
-        error.subject = f"{path} ({error.subject})"
-        return error
