@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -62,26 +63,43 @@ def sha256(content: bytes) -> str:
 
 
 class FileServer:
-    """Serves `files` by path on loopback; `statuses` are given first, one a request."""
+    """Serves `files` by path on loopback, of a media type in `types`; `redirects` lead to other addresses.
+
+    `statuses` are given first, one a request; then answers that break off after so many bytes (`cuts`). Between the
+    halves of an answer lie `pause` seconds.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.types: dict[str, str] = {}
+        self.redirects: dict[str, str] = {}
         self.statuses: list[int] = []
+        self.cuts: list[int] = []
+        self.pause = 0.0
         self.requests: list[str] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.requests.append(self.path)
-                status = outer.statuses.pop(0) if outer.statuses else 200
                 body = outer.files.get(self.path)
-                if status == 200 and body is None:
-                    status = 404
-                self.send_response(status)
+                status = 302 if self.path in outer.redirects else 200 if body is not None else 404
+                status = outer.statuses.pop(0) if outer.statuses else status
                 content = body if status == 200 and body is not None else b""
+                self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
+                if status == 302:
+                    self.send_header("Location", outer.redirects[self.path])
+                if self.path in outer.types:
+                    self.send_header("Content-Type", outer.types[self.path])
                 self.end_headers()
-                self.wfile.write(content)
+                self.write(content[: outer.cuts.pop(0)] if content and outer.cuts else content)
+
+            def write(self, content: bytes) -> None:
+                half = len(content) // 2
+                self.wfile.write(content[:half])
+                time.sleep(outer.pause)
+                self.wfile.write(content[half:])
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 
 import numpy as np
 import pytest
 from parquet_sets import encoded, metadata_rows, parquet_bytes, picture
-from PIL import Image
+from PIL import Image, ImageChops
 
 from croma_bundle.durable import write_bytes
+from croma_bundle.tilemanifest.manifest import TileManifest
+from croma_bundle.tiles.report import montage
 
 
 def tree(folder):
@@ -61,6 +64,64 @@ def test_the_report_names_sizes_modes_groups_duplicates_and_empty_tiles(cli, vol
     assert "groups: 8, 2 to 2 in each of 4 cells; 0 of them in several cells" in told
     assert "same pixels: 2 tiles in 1 sets, 1 of them across labels" in told
     assert "nearly empty: 1 (tumor/west/tumor-west-s2/b)" in told
+
+
+def test_folders_that_are_links_are_not_followed_and_named(cli, volume, tmp_path):
+    folder = tree(tmp_path / "tree")
+    (folder / "tumor" / "north").symlink_to(tree(tmp_path / "other") / "tumor" / "east", target_is_directory=True)
+    (folder / "tumor" / "loop").symlink_to(folder, target_is_directory=True)
+    done = cli("tiles", "add", "mine", "--folder", folder, "--workers", 0)
+    assert len(rows_of(volume, "mine")) == 16
+    assert "2 folders are links, which are not followed: tumor/loop, tumor/north" in done.stderr
+
+
+def test_a_file_that_is_a_link_is_read_and_one_that_leads_nowhere_is_named(cli, volume, tmp_path):
+    folder = tree(tmp_path / "tree")
+    slide = folder / "tumor" / "east" / "tumor-east-s1"
+    (slide / "c.png").symlink_to(slide / "a.png")
+    cli("tiles", "add", "mine", "--folder", folder, "--workers", 0)
+    assert len(rows_of(volume, "mine")) == 17
+    (slide / "d.png").symlink_to(tmp_path / "gone.png")
+    told = cli("tiles", "add", "other", "--folder", folder, "--workers", 0, exits=3).stderr
+    assert f"{slide / 'd.png'}: there is no such file" in told
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_cannot_be_read_is_named_not_left_out(cli, tmp_path):
+    folder = tree(tmp_path / "tree")
+    (folder / "tumor" / "west").chmod(0)
+    try:
+        told = cli("tiles", "add", "mine", "--folder", folder, exits=3).stderr
+    finally:
+        (folder / "tumor" / "west").chmod(0o755)
+    assert "tumor/west: it cannot be read" in told
+
+
+def test_names_of_any_letters_and_paths_with_spaces_are_taken_as_they_are(cli, volume, tmp_path):
+    folder = tmp_path / "Käsë tiles ✓"
+    for label in ("炎症", "Bindegewebe – ödematös, mit einem sehr langen Namen"):
+        for i, slide in enumerate(("S 1", "S 2")):
+            write_bytes(folder / label / "Zentrum #1" / slide / "a tile.png", encoded(picture(i), "PNG"))
+    done = cli("tiles", "add", "mine", "--folder", folder, "--workers", 0)
+    found = {(r["label"], r["medical_center"], r["group_id"]) for r in rows_of(volume, "mine")}
+    assert ("炎症", "Zentrum #1", "S 2") in found
+    assert f"to look at: {volume.shown(volume.tileset_report('mine'))}" in done.stderr
+    assert Image.open(volume.tileset_report("mine")).size[0] > 0
+
+
+def test_the_montage_of_very_many_names_shows_twelve_of_each_and_says_how_many_it_leaves_out(tmp_path):
+    rows = [(f"{i}-{j}", "t.png", f"label {i:02d}", f"centre {j:02d}", "g") for i in range(14) for j in range(13)]
+    manifest = TileManifest(("sample_id", "image_path", "label", "medical_center", "group_id"), tuple(rows))
+    write_bytes(tmp_path / "t.png", encoded(picture(0), "PNG"))
+    paths = [tmp_path / "t.png"] * len(rows)
+    big = Image.open(io.BytesIO(montage(manifest, "medical_center", paths, tmp_path)))
+    cut = [row for row in rows if row[2] < "label 12" and row[3] < "centre 12"]
+    manifest = TileManifest(manifest.columns, tuple(cut))
+    small = Image.open(io.BytesIO(montage(manifest, "medical_center", paths[: len(cut)], tmp_path)))
+    assert big.size == small.size
+    differs = ImageChops.difference(big, small).getbbox()
+    assert differs is not None
+    assert differs[1] > big.height - 20, "only the line at the foot"
 
 
 def test_the_montage_shows_the_first_tile_of_a_cell_at_its_place(cli, volume, tmp_path):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 
 import pytest
-from parquet_sets import FileServer, csv_bytes, declare, metadata_rows, sha256
+from parquet_sets import csv_bytes, declare, metadata_rows, sha256
 
 from croma_bundle.errors import ManifestError
 from croma_bundle.manifests.models import Tileset
@@ -14,13 +13,6 @@ from croma_bundle.manifests.tilesets_lock import LockedTileset, read_tilesets_lo
 
 FILE = {"name": "data/a.parquet", "sha256": "0" * 64, "bytes": 1}
 DATASET = {"repository": "owner/tiles", "revision": "1" * 40, "files": [FILE]}
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    running = FileServer()
-    yield running
-    running.close()
 
 
 @pytest.fixture

@@ -401,7 +401,7 @@ def test_all_bad_files_are_named_at_once_and_the_good_ones_are_not(tmp_path, wor
     ]
     mixed = [paths[0], bad[0], paths[1], bad[1], paths[2], bad[2], paths[3]]
     with pytest.raises(SeveralErrors) as caught:
-        hash_tiles("tileset x", mixed, workers, Reporter())
+        hash_tiles("tileset x", mixed, tmp_path, workers, Reporter())
     assert [error.subject for error in caught.value.errors] == [str(path) for path in bad]
     assert caught.value.exit_code == 3
 
@@ -422,7 +422,7 @@ def test_digests_come_in_the_order_of_the_rows_with_sizes_counted_and_orientatio
     pictures = [np.full((8, 8 + i % 2, 3), i, np.uint8) for i in range(12)]
     paths = [write(tmp_path / f"{(i * 5) % 12}.png", encoded(p, "PNG")) for i, p in enumerate(pictures)]
     paths.append(write(tmp_path / "turned.jpg", with_orientation("JPEG", 6)))
-    tiles = hash_tiles("tileset x", paths, workers, Reporter())
+    tiles = hash_tiles("tileset x", paths, tmp_path, workers, Reporter())
     for picture, digest in zip(pictures, [tile.digest for tile in tiles], strict=False):
         header = struct.pack("<II", picture.shape[1], picture.shape[0])
         assert digest == hashlib.sha256(header + picture.tobytes()).digest()

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from parquet_sets import FileServer, csv_bytes, declare, encoded, metadata_rows, parquet_bytes, picture, sha256
+from parquet_sets import csv_bytes, declare, encoded, metadata_rows, parquet_bytes, picture, sha256
 from PIL import Image
 
-from loopback_hub import Cut, LoopbackHub, Stall, Status, Wrong
+from loopback_hub import Cut, LoopbackHub, Slow, Stall, Status, Wrong
 
 REPOSITORY = "owner/tiles"
 
@@ -80,13 +80,6 @@ class Published:
 def hub() -> Iterator[LoopbackHub]:
     with LoopbackHub() as running:
         yield running
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    running = FileServer()
-    yield running
-    running.close()
 
 
 @pytest.fixture
@@ -229,6 +222,51 @@ def test_a_cut_connection_is_taken_up_where_it_broke(publish):
     assert (tileset.volume.tile_source("set") / name).read_bytes() == tileset.files[name]
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_a_killed_run_left_of_a_file_is_taken_up_and_costs_nothing_but_a_download_where_it_is_damaged(
+    publish, damaged
+):
+    tileset = publish()
+    (name,) = tileset.files
+    path, content = tileset.volume.tile_source("set") / name, tileset.files[name]
+    path.parent.mkdir(parents=True)
+    path.with_name(f".{path.name}.incomplete").write_bytes(b"x" * 6000 if damaged else content[:6000])
+    if damaged:
+        assert "it was removed" in tileset.fetch(exits=3).stderr
+    tileset.fetch()
+    assert path.read_bytes() == content
+    ranges = [request.range for request in tileset.hub.received("GET", "/cdn/")]
+    assert ranges == (["bytes=6000-", None] if damaged else ["bytes=6000-"])
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_slow_answers_are_waited_for(publish):
+    tileset = publish()
+    (name,) = tileset.files
+    tileset.hub.fault(REPOSITORY, name, Slow(pieces=5, pause=0.2))
+    tileset.server.pause = 1.0
+    tileset.fetch()
+    assert (tileset.volume.tile_source("set") / name).read_bytes() == tileset.files[name]
+
+
+def test_a_metadata_table_is_fetched_from_where_its_address_leads_and_again_where_it_broke_off(publish):
+    tileset = publish()
+    tileset.server.files["/moved/set.csv"] = tileset.server.files.pop("/meta/set.csv")
+    tileset.server.redirects["/meta/set.csv"] = tileset.server.url("/moved/set.csv").replace("127.0.0.1", "localhost")
+    tileset.server.cuts = [40]
+    tileset.fetch()
+    assert tileset.server.requests == ["/meta/set.csv", "/moved/set.csv"] * 2
+    assert (tileset.volume.tile_source("set") / "set.csv").read_bytes() == tileset.csv
+
+
+def test_a_page_served_in_the_place_of_a_metadata_table_is_not_taken_for_it(publish):
+    tileset = publish()
+    tileset.server.redirects["/meta/set.csv"] = tileset.server.url("/sign-in")
+    tileset.server.files["/sign-in"] = b"<html>Sign in to the network</html>"
+    assert "what was downloaded is not what was pinned" in tileset.fetch(exits=3).stderr
+    assert not (tileset.volume.tile_source("set") / "set.csv").exists()
+
+
 def test_a_killed_fetch_leaves_nothing_that_counts_and_frees_its_lock(publish):
     tileset = publish()
     (name,) = tileset.files
@@ -249,13 +287,18 @@ def test_a_killed_fetch_leaves_nothing_that_counts_and_frees_its_lock(publish):
     tileset.fetch()
 
 
-def test_a_gated_dataset_says_how_access_is_had_and_the_token_is_not_shown(publish, hub):
+def test_a_gated_dataset_tells_no_token_a_bad_one_and_no_access_apart_and_shows_none(publish, hub):
     tileset = publish()
     hub.repositories["dataset", REPOSITORY].gated = True
-    told = tileset.fetch(exits=4).stderr
-    assert f"/datasets/{REPOSITORY}" in told
+    said = [tileset.fetch(exits=4).stderr, tileset.fetch(exits=4, token="hf_unknown").stderr]
     hub.grant("hf_secret")
-    assert "hf_secret" not in tileset.fetch(exits=4, token="hf_secret").stderr
+    said.append(tileset.fetch(exits=4, token="hf_secret").stderr)
+    assert "found    no token" in said[0]
+    assert "the hub's token: it cannot be used" in said[1]
+    assert "found    a token whose account has not been granted access" in said[2]
+    assert f"/datasets/{REPOSITORY}" in said[0]
+    assert f"/datasets/{REPOSITORY}" in said[2]
+    assert not [text for text in said if "hf_unknown" in text or "hf_secret" in text]
     hub.grant("hf_secret", REPOSITORY)
     tileset.fetch(token="hf_secret")
 

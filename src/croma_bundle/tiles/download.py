@@ -6,19 +6,19 @@ A file that lies there with the right hash is not fetched: copying the files by 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from croma_bundle.durable import fsync_folder, sha256_file, write_bytes
-from croma_bundle.errors import EnvironmentFault, InputError, ManifestError, did_you_mean
+from croma_bundle.errors import EnvironmentFault, InputError
 from croma_bundle.manifests.models import Dataset, DatasetFile, Metadata
 from croma_bundle.progress import Reporter
-from croma_bundle.weights.hub import SPARE, Hub, connect
+from croma_bundle.weights.hub import Hub, connect
 from croma_bundle.weights.refusals import not_what_was_pinned
-from croma_bundle.weights.wanted import HubCommit
+from croma_bundle.weights.verified import fetched, require_pinned, require_room
+from croma_bundle.weights.wanted import HubCommit, no_such_file
 
 LARGEST = 256 << 20
 """Bytes of a metadata table beyond which it is none."""
@@ -35,7 +35,9 @@ def fetch_dataset(subject: str, dataset: Dataset, folder: Path, reporter: Report
     places = {file.name: folder / file.name for file in dataset.files}
     missing = [file for file in dataset.files if not _holds(places[file.name], file, subject, reporter)]
     if missing:
-        _require_space(subject, folder, missing)
+        folder.mkdir(parents=True, exist_ok=True)
+        coming = [(file.bytes, _partial(places[file.name])) for file in missing]
+        require_room(subject, "there is no room for its files", folder, coming, "Free some, or name another --volume.")
         hub, commit = connect(), HubCommit(dataset.repository, dataset.revision, "dataset")
         for file in missing:
             _from_hub(subject, hub, commit, file, places[file.name], reporter)
@@ -74,6 +76,8 @@ def download(subject: str, url: str) -> bytes:
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (the manifest allows https only)
                 content: bytes = answer.read(LARGEST + 1)
+            if answer.length:  # a read of at most so many bytes says nothing of an end that came too early
+                raise EOFError("the connection broke off")
             if len(content) > LARGEST:
                 raise InputError(subject, f"what {url} serves is no metadata table", found=f"over {LARGEST:,} bytes")
             return content
@@ -112,23 +116,11 @@ def _holds(path: Path, file: DatasetFile, subject: str, reporter: Reporter) -> b
 def _from_hub(subject: str, hub: Hub, commit: HubCommit, file: DatasetFile, path: Path, reporter: Reporter) -> None:
     facts = hub.stated(commit)
     if file.name not in facts:
-        problem = f"{commit.repository} has no {file.name} at commit {commit.revision}"
-        raise ManifestError(subject, problem + did_you_mean(file.name, facts))
-    stated = facts[file.name]
-    if stated.sha256 not in (None, file.sha256):
-        raise ManifestError(
-            f"{subject}, {file.name}",
-            "the hub has another file than is pinned; nothing was downloaded",
-            wanted=f"sha256 {file.sha256}",
-            found=f"sha256 {stated.sha256} (hub@{commit.revision})",
-        )
-    partial = path.with_name(f".{path.name}.incomplete")
-    with reporter.meter(f"{subject}, {file.name}", file.bytes) as arrived:
-        hub.download(commit, stated, partial, arrived)
-    found = sha256_file(partial)
-    if found != file.sha256:
-        partial.unlink()
-        raise not_what_was_pinned(f"{subject}, {file.name}", f"sha256 {file.sha256}", found, commit)
+        raise no_such_file(subject, commit, file.name, facts)
+    what, pinned = f"{subject}, {file.name}", (file.sha256, "manifest")
+    require_pinned(what, commit, facts[file.name], *pinned)
+    partial = _partial(path)
+    fetched(what, hub, commit, facts[file.name], partial, *pinned, reporter)
     with partial.open("rb") as handle:
         os.fsync(handle.fileno())
     partial.replace(path)
@@ -136,13 +128,6 @@ def _from_hub(subject: str, hub: Hub, commit: HubCommit, file: DatasetFile, path
     reporter.say(f"{subject}: {file.name} fetched and verified, {file.bytes:,} bytes")
 
 
-def _require_space(subject: str, folder: Path, missing: list[DatasetFile]) -> None:
-    need = SPARE
-    for file in missing:
-        partial = (folder / file.name).with_name(f".{Path(file.name).name}.incomplete")
-        need += file.bytes - (partial.stat().st_size if partial.exists() else 0)
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if need > free:
-        found = f"{free:,} bytes free"
-        raise EnvironmentFault(subject, "there is no room for its files", wanted=f"{need:,} bytes", found=found)
+def _partial(path: Path) -> Path:
+    """Where what has come of a file lies until it is whole."""
+    return path.with_name(f".{path.name}.incomplete")

@@ -14,6 +14,7 @@ from croma_bundle.tilemanifest.manifest import TileManifest, load_manifest
 from croma_bundle.tilemanifest.pixel_record import read_pixels
 from croma_bundle.tilemanifest.table import csv_text
 from croma_bundle.tiles.pixels import decode, save_png
+from croma_bundle.tiles.spool import Slice, spooled
 from croma_bundle.tiles.tileset import raise_pixel_faults, tile_paths
 from croma_bundle.tiles.workers import ordered_map
 
@@ -32,9 +33,11 @@ def export_tiles(volume: Volume, entry: Tileset, output: Path, workers: int, rep
     manifest = load_manifest(volume, entry)
     expected = read_pixels(volume, entry.name, manifest).rows
     names = _file_names(manifest.column("sample_id"))
-    jobs = list(zip(tile_paths(volume, entry, manifest), expected, (output / n for n in names), strict=True))
-    outcomes = list(reporter.track(ordered_map(_export, jobs, workers), len(jobs), f"tileset {entry.name}: exporting"))
-    raise_pixel_faults([outcome for outcome in outcomes if outcome is not None], len(jobs))
+    with spooled(tile_paths(volume, entry, manifest), output) as tiles:
+        jobs = zip(tiles, expected, (output / name for name in names), strict=True)
+        exported = ordered_map(_export, jobs, workers)
+        outcomes = list(reporter.track(exported, len(names), f"tileset {entry.name}: exporting"))
+    raise_pixel_faults([outcome for outcome in outcomes if outcome is not None], len(names))
     image = manifest.columns.index("image_path")
     rows = tuple((*row[:image], name, *row[image + 1 :]) for row, name in zip(manifest.rows, names, strict=True))
     write_bytes(output / "manifest.csv", csv_text(manifest.columns, rows).encode())
@@ -56,7 +59,7 @@ def _file_names(samples: list[str]) -> list[str]:
     return names
 
 
-def _export(job: tuple[Path, str, Path]) -> PixelError | None:
+def _export(job: tuple[Path | Slice, str, Path]) -> PixelError | None:
     source, expected, target = job
     try:
         tile = decode(source)

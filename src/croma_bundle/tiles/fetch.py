@@ -31,6 +31,6 @@ def fetch(volume: Volume, catalogue: Catalogue, name: str, workers: int, reporte
         volume.require_writable()
         with lock(volume.tileset_lock(entry.name), f"tileset {entry.name}"):
             paths = tile_paths(volume, entry, manifest)
-            tiles = hash_tiles(f"tileset {entry.name}", paths, workers, reporter)
+            tiles = hash_tiles(f"tileset {entry.name}", paths, volume.tileset(entry.name), workers, reporter)
             write_pixels(volume, entry, manifest, tiles)
     return manifest

@@ -76,10 +76,11 @@ def add_folder(
             write_bytes(volume.occurrences(name), frozen["occurrences"])
         if images:
             paths = tile_paths(volume, entry, manifest)
-            tiles = hash_tiles(f"tileset {name}", paths, workers, reporter)
+            tiles = hash_tiles(f"tileset {name}", paths, volume.tileset(name), workers, reporter)
             for finding in findings(manifest, confounder, tiles):
                 reporter.say(f"tileset {name}: {finding}", "finding")
-            write_bytes(volume.tileset_report(name), montage(manifest, confounder, paths))
+            write_bytes(volume.tileset_report(name), montage(manifest, confounder, paths, volume.tileset(name)))
+            reporter.say(f"tileset {name}: to look at: {volume.shown(volume.tileset_report(name))}", "finding")
             write_pixels(volume, entry, manifest, tiles)
         declaration = {key: value for key, value in entry.model_dump().items() if key != "name"}
         declaration |= {f"{what}_sha256": sha256(content).hexdigest() for what, content in frozen.items()}

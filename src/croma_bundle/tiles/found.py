@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,8 +78,10 @@ def write_tree_csv(folder: Path, pattern: str, output: Path, reporter: Reporter)
         UsageError: the pattern names no class or no slide, or a column twice. InputError: no file matches.
     """
     expression, columns = _compiled(pattern)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files, linked = _files_below(folder)
     matches = [(file, found) for file in files if (found := expression.fullmatch(file))]
+    if linked:
+        reporter.warn(f"{len(linked):,} folders are links, which are not followed: {some(linked, 3)}")
     if not matches:
         seen = some(files, 3) or "no file"
         raise InputError(f"--folder {folder}", "no file below it matches", wanted=pattern, found=seen)
@@ -87,6 +90,26 @@ def write_tree_csv(folder: Path, pattern: str, output: Path, reporter: Reporter)
         reporter.warn(f"{len(others):,} images do not match the pattern and are left out: {some(others, 3)}")
     rows = [(file.rpartition(".")[0] or file, file, *found.groups()) for file, found in matches]
     write_bytes(output, csv_text(("sample_id", "image_path", *columns), rows).encode())
+
+
+def _files_below(folder: Path) -> tuple[list[str], list[str]]:
+    """The files below a folder, links that lead nowhere among them, and the folders that are links; sorted.
+
+    A link may lead out of the folder, which is all that a container sees.
+
+    Raises:
+        InputError: a folder below it cannot be read: its tiles would be missing without a word.
+    """
+    files, linked = [], []
+    for base, folders, names in os.walk(folder, onerror=_unreadable):
+        below = Path(base).relative_to(folder)
+        linked += [(below / name).as_posix() for name in folders if (folder / below / name).is_symlink()]
+        files += [(below / name).as_posix() for name in names]
+    return sorted(files), sorted(linked)
+
+
+def _unreadable(error: OSError) -> None:
+    raise InputError(f"--folder {error.filename}", f"it cannot be read ({error.strerror})")
 
 
 def _compiled(pattern: str) -> tuple[re.Pattern[str], list[str]]:

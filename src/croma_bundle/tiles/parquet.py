@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from croma_bundle.errors import EnvironmentFault, PixelError, TileManifestError, did_you_mean
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 REFERENCE = re.compile(r"(.+\.parquet)#([0-9]+)", re.DOTALL)
 IMAGE_COLUMNS = ("image", "tile", "patch", "img")
 """Where the image may stand, the first that is there."""
-HELD = 64 << 20
-"""Bytes of row groups that one process keeps of one file."""
 FILES = 4
 """Files that one process keeps open."""
+NO_IMAGE = "there is no image in this row"
+AT_ONCE = 16
+"""Images in memory beside the row group that they come from."""
 
 
 def parquet_reference(path: Path) -> tuple[Path, int] | None:
@@ -41,12 +39,16 @@ def file_of(path: Path) -> Path:
 
 
 def image_bytes(file: Path, row: int) -> bytes:
-    """The encoded image of one row.
+    """The encoded image of one row, for which its row group is read.
 
     Raises:
         PixelError: there is no such file or row, it is not parquet, or the row holds no image.
     """
-    return _images(file).row(row)
+    images = images_of(file)
+    (image,) = images.of_group(images.group_of(row), [row])
+    if not image:
+        raise PixelError(f"{file}#{row}", NO_IMAGE)
+    return image
 
 
 def text_columns(file: Path, names: Sequence[str]) -> list[list[str]]:
@@ -82,13 +84,18 @@ def image_column(file: Path) -> str:
     return found
 
 
-class _Images:
-    """The image column of one file; the row groups last read are kept, up to `HELD` bytes."""
+class Images:
+    """The image column of one file, read by row group; nothing is kept.
+
+    Raises:
+        PixelError: there is no such file, it is not parquet, or its column of images holds none.
+        TileManifestError: it has no column of images.
+    """
 
     def __init__(self, file: Path) -> None:
         import pyarrow.types as kinds
 
-        self._file, self._parquet, column = file, _open(file), image_column(file)
+        self._file, self._parquet, column = file, _open(file, memory_map=False), image_column(file)
         kind = self._parquet.schema_arrow.field(column).type
         self._nested = kinds.is_struct(kind)
         self._column = f"{column}.bytes" if self._nested else column
@@ -97,38 +104,50 @@ class _Images:
         metadata = self._parquet.metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self._starts = [0, *accumulate(sizes)]
-        self._groups: OrderedDict[int, pa.Array[Any]] = OrderedDict()
 
-    def row(self, row: int) -> bytes:
+    def group_of(self, row: int) -> int:
+        """The row group that holds a row; raises `PixelError` where there is no such row."""
         if row >= self._starts[-1]:
             raise PixelError(f"{self._file}#{row}", "there is no such row", found=f"{self._starts[-1]:,} rows")
-        group = bisect_right(self._starts, row) - 1
-        value = self._group(group)[row - self._starts[group]].as_py()
-        if not isinstance(value, bytes) or not value:
-            raise PixelError(f"{self._file}#{row}", "there is no image in this row")
-        return value
+        return bisect_right(self._starts, row) - 1
 
-    def _group(self, group: int) -> pa.Array[Any]:
-        if group in self._groups:
-            self._groups.move_to_end(group)
-            return self._groups[group]
-        column = self._parquet.read_row_group(group, columns=[self._column], use_threads=False).column(0)
-        images = column.combine_chunks()
-        if self._nested:
-            images = images.field("bytes")
-        while self._groups and images.nbytes + sum(held.nbytes for held in self._groups.values()) > HELD:
-            self._groups.popitem(last=False)
-        self._groups[group] = images
-        return images
+    def mean_size(self, group: int) -> float:
+        """The mean bytes of a row of a group, without reading it."""
+        facts = self._parquet.metadata.row_group(group)
+        return float(facts.total_byte_size / facts.num_rows)
+
+    def of_group(self, group: int, rows: Sequence[int]) -> Iterator[bytes]:
+        """The encoded images of rows of one group, in ascending order; empty where a row holds none.
+
+        Raises:
+            PixelError: the group is damaged.
+        """
+        import pyarrow as pa
+
+        waiting, end = deque(rows), self._starts[group]
+        how = {"row_groups": [group], "columns": [self._column], "use_threads": False}
+        try:
+            for batch in self._parquet.iter_batches(AT_ONCE, **how):
+                images = batch.column(0).field("bytes") if self._nested else batch.column(0)
+                first, end = end, end + len(images)
+                while waiting and waiting[0] < end:
+                    image = images[waiting.popleft() - first].as_py()
+                    yield image if isinstance(image, bytes) else b""
+                if not waiting:
+                    return
+        except (pa.ArrowException, OSError) as error:
+            damaged = f"{self._file}, row group {group}"
+            raise PixelError(damaged, "it cannot be read", found=str(error).splitlines()[0]) from None
 
 
 @lru_cache(maxsize=FILES)
-def _images(file: Path) -> _Images:
-    return _Images(file)
+def images_of(file: Path) -> Images:
+    """The images of a file, which stays open."""
+    return Images(file)
 
 
-def _open(file: Path) -> Any:
-    """The file as pyarrow sees it, memory-mapped."""
+def _open(file: Path, *, memory_map: bool = True) -> Any:
+    """The file as pyarrow sees it. Memory-mapped, what was read of it counts as this process's memory."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -137,7 +156,7 @@ def _open(file: Path) -> Any:
             str(file), "pyarrow is not installed here", wanted="an image of this bundle, or its venv"
         ) from None
     try:
-        return pq.ParquetFile(file, memory_map=True)
+        return pq.ParquetFile(file, memory_map=memory_map)
     except FileNotFoundError:
         raise PixelError(str(file), "there is no such file") from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from croma_bundle.errors import PixelError
-from croma_bundle.tiles.parquet import image_bytes, parquet_reference
+from croma_bundle.tiles.parquet import NO_IMAGE, image_bytes, parquet_reference
+from croma_bundle.tiles.spool import Slice
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -54,28 +55,29 @@ class Tile:
         return hashlib.sha256(struct.pack("<II", width, height) + self.rgb.tobytes()).digest()
 
 
-def decode(path: Path) -> Tile:
-    """Decode one image completely: a file, or a row of a parquet file (`x.parquet#<row>`).
+def decode(source: Path | Slice) -> Tile:
+    """Decode one image completely: a file, a row of a parquet file (`x.parquet#<row>`), or what was read of one.
 
     Raises:
         PixelError: it is missing, truncated, not an image, or its RGB would be a guess.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = False
+    path = source.path if isinstance(source, Slice) else source
     try:
-        if path.exists() and not path.is_file():
+        if isinstance(source, Path) and path.exists() and not path.is_file():
             raise PixelError(str(path), "it is not a file")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters of it is raised or checked below
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with _opened(path) as source, Image.open(source, formats=FORMATS) as image:
-                return _decoded(image, source, path)
+            with _opened(source) as content, Image.open(content, formats=FORMATS) as image:
+                return _decoded(image, content, path)
     except (PixelError, MemoryError):
         raise
     except FileNotFoundError:
         raise PixelError(str(path), "there is no such file") from None
     except UnidentifiedImageError:
-        with _opened(path) as source:
-            size = source.seek(0, io.SEEK_END)
+        with _opened(source) as content:
+            size = content.seek(0, io.SEEK_END)
         found = f"{size:,} bytes that are none of them" if size else "an empty file"
         raise PixelError(str(path), "this is not an image", wanted=", ".join(FORMATS), found=found) from None
     except OSError as error:
@@ -86,9 +88,13 @@ def decode(path: Path) -> Tile:
         raise _undecodable(path, error) from None
 
 
-def _opened(path: Path) -> BinaryIO:
-    reference = parquet_reference(path)
-    return io.BytesIO(image_bytes(*reference)) if reference else path.open("rb")
+def _opened(source: Path | Slice) -> BinaryIO:
+    if isinstance(source, Slice):
+        if not source.length:
+            raise PixelError(str(source.path), NO_IMAGE)
+        return io.BytesIO(source.content())
+    reference = parquet_reference(source)
+    return io.BytesIO(image_bytes(*reference)) if reference else source.open("rb")
 
 
 def _undecodable(path: Path, error: Exception) -> PixelError:

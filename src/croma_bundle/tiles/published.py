@@ -43,7 +43,8 @@ def fetch_published(
         manifest = _assemble(volume, entry, reporter)
         for benchmark in benchmarks:
             reporter.say(check_view(volume, benchmark, entry, manifest).text(), "view", benchmark=benchmark.name)
-        tiles = hash_tiles(subject, tile_paths(volume, entry, manifest), workers, reporter)
+        paths = tile_paths(volume, entry, manifest)
+        tiles = hash_tiles(subject, paths, volume.tileset(entry.name), workers, reporter)
         write_pixels(volume, entry, manifest, tiles)
     return manifest
 

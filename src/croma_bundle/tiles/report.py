@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,15 @@ from PIL import Image, ImageDraw
 from croma_bundle.errors import some
 from croma_bundle.tilemanifest.manifest import TileManifest
 from croma_bundle.tiles.pixels import decode
+from croma_bundle.tiles.spool import spooled
 from croma_bundle.tiles.tileset import HashedTile
 
 SIDE, SHOWN, MARGIN, LINE = 96, 3, 6, 14
 """Pixels of a picture, pictures of a cell, and the spaces between them."""
 LARGEST = 12
-"""Labels and confounder values that a montage shows; the rest is said."""
+"""Labels and confounder values that a montage shows; how many it leaves out stands at its foot."""
+LONGEST = 22
+"""Letters of a name in a montage."""
 
 
 def findings(manifest: TileManifest, confounder: str, tiles: Sequence[HashedTile]) -> list[str]:
@@ -31,27 +35,47 @@ def findings(manifest: TileManifest, confounder: str, tiles: Sequence[HashedTile
     return lines
 
 
-def montage(manifest: TileManifest, confounder: str, paths: Sequence[Path]) -> bytes:
-    """A PNG: a row per label, a column per confounder value, the first tiles of different groups in each cell."""
+def montage(manifest: TileManifest, confounder: str, paths: Sequence[Path], scratch: Path) -> bytes:
+    """A PNG: a row per label, a column per confounder value, the first tiles of different groups in each cell.
+
+    Rows of parquet files are read by way of the folder `scratch`.
+    """
     labels, values = manifest.column("label"), manifest.column(confounder)
-    rows, columns = sorted(set(labels))[:LARGEST], sorted(set(values))[:LARGEST]
     cells: dict[tuple[str, str], dict[str, Path]] = defaultdict(dict)
     for label, value, group, path in zip(labels, values, manifest.column("group_id"), paths, strict=True):
         cells[label, value].setdefault(group, path)
-    wide, high = SHOWN * (SIDE + 2) + MARGIN, SIDE + LINE + MARGIN
-    sheet = Image.new("RGB", (MARGIN + wide * len(columns), MARGIN + high * len(rows)), "white")
-    draw = ImageDraw.Draw(sheet)
-    for j, label in enumerate(rows):
-        for i, value in enumerate(columns):
-            x, y = MARGIN + i * wide, MARGIN + j * high
-            draw.text((x, y), _ascii(f"{label} · {value}"), fill="black")
-            for place, path in enumerate(list(cells[label, value].values())[:SHOWN]):
-                picture = Image.fromarray(decode(path).rgb)
-                picture.thumbnail((SIDE, SIDE))
-                sheet.paste(picture, (x + place * (SIDE + 2), y + LINE))
+    rows, columns = sorted(set(labels)), sorted(set(values))
+    sheet = _sheet(rows, columns)
+    shown = [
+        (_corner(i, j), path, place)
+        for j, label in enumerate(rows[:LARGEST])
+        for i, value in enumerate(columns[:LARGEST])
+        for place, path in enumerate(list(cells[label, value].values())[:SHOWN])
+    ]
+    with spooled([path for _, path, _ in shown], scratch) as tiles:
+        for ((x, y), _, place), tile in zip(shown, tiles, strict=True):
+            picture = Image.fromarray(decode(tile).rgb)
+            picture.thumbnail((SIDE, SIDE))
+            sheet.paste(picture, (x + place * (SIDE + 2), y + LINE))
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _sheet(rows: Sequence[str], columns: Sequence[str]) -> Image.Image:
+    """The empty sheet with the names of its cells, and at its foot how many are left out."""
+    sheet = Image.new("RGB", _corner(min(len(columns), LARGEST), min(len(rows), LARGEST), LINE), "white")
+    draw = ImageDraw.Draw(sheet)
+    for j, label in enumerate(rows[:LARGEST]):
+        for i, value in enumerate(columns[:LARGEST]):
+            draw.text(_corner(i, j), f"{_drawable(label)} | {_drawable(value)}", fill="black")
+    more = [f"{len(n) - LARGEST} more {what}" for what, n in (("rows", rows), ("columns", columns)) if len(n) > LARGEST]
+    draw.text((MARGIN, sheet.height - LINE), f"Not shown: {', '.join(more)}" if more else "", fill="black")
+    return sheet
+
+
+def _corner(column: int, row: int, foot: int = 0) -> tuple[int, int]:
+    return MARGIN + column * (SHOWN * (SIDE + 2) + MARGIN), MARGIN + row * (SIDE + LINE + MARGIN) + foot
 
 
 def _groups(manifest: TileManifest, confounder: str) -> str:
@@ -88,6 +112,12 @@ def _counted(counts: Counter[str]) -> str:
     return some([f"{name} × {count:,}" for name, count in counts.most_common()], 6)
 
 
-def _ascii(text: str) -> str:
-    """What the built-in font can draw."""
-    return text.replace("·", "|").encode("ascii", "replace").decode()
+def _drawable(name: str) -> str:
+    """What the built-in font can draw of a name, cut to its share of a cell."""
+    plain = unicodedata.normalize("NFKD", name)
+    seen = (
+        "".join(letter for letter in plain if not unicodedata.combining(letter))
+        .encode("ascii", "backslashreplace")
+        .decode()
+    )
+    return seen if len(seen) <= LONGEST else f"{seen[: LONGEST - 2]}.."

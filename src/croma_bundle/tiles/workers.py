@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import SpawnContext
 from typing import TypeVar
 
 from croma_bundle.errors import EnvironmentFault
@@ -27,11 +28,13 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+def ordered_map(
+    function: Callable[[T], R], items: Iterable[T], workers: int, ahead: int | None = None, nice: int = 0
+) -> Iterator[R]:
     """Yield `function(item)` for each item, in the order of the items, computed in `workers` processes (0: here).
 
-    `function` must be importable. Workers are spawned, compute on one thread each, and end when the parent ends, killed
-    or not.
+    `function` must be importable. Workers are spawned, compute on one thread each, give way to others by `nice`, and
+    end when the parent ends, killed or not. At most `ahead` items are under way (default: `AHEAD` per worker).
 
     Raises:
         EnvironmentFault: a worker was killed (out of memory, most often).
@@ -41,10 +44,10 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int) ->
         return
     context = multiprocessing.get_context("spawn")
     waiting = iter(items)
-    with _OneThreadEach(), ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
+    with _OneThreadEach(), _pool(workers, context, nice) as pool:
         pending: deque[Future[R]] = deque()
         try:
-            for item in itertools.islice(waiting, workers * AHEAD):
+            for item in itertools.islice(waiting, ahead or workers * AHEAD):
                 pending.append(_submit(pool, function, item))
             while pending:
                 yield pending.popleft().result()
@@ -60,6 +63,18 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int) ->
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _pool(workers: int, context: SpawnContext, nice: int) -> ProcessPoolExecutor:
+    try:
+        return ProcessPoolExecutor(workers, context, _start, (nice,))
+    except OSError as error:
+        raise EnvironmentFault(
+            "worker processes",
+            f"they cannot be started ({error.strerror})",
+            detail="They meet through /dev/shm. Most often it is missing, full, or cannot be written to.",
+            then="docker run --shm-size=64m …, or no worker processes: WORKERS=0 (probe: THREADS=1)",
+        ) from None
+
+
 def _submit(pool: ProcessPoolExecutor, function: Callable[[T], R], item: T) -> Future[R]:
     """Submit, which may spawn a worker: with Ctrl-C blocked, so that it reaches the parent alone."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -69,7 +84,9 @@ def _submit(pool: ProcessPoolExecutor, function: Callable[[T], R], item: T) -> F
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_with_parent() -> None:
+def _start(nice: int) -> None:
+    """In a worker, first of all: give way, and watch the parent in order to end with it."""
+    os.nice(nice)
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

