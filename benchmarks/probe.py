@@ -77,7 +77,9 @@ def command(folder: Path, *arguments: str) -> None:
 
 def ours(folder: Path, replicates: int) -> tuple[float, dict[str, Any]]:
     began = time.perf_counter()
-    command(folder, "probe", "--benchmark", "bench", "--iterations", str(replicates))
+    arguments = ["--volume", str(folder / "volume"), "probe", "--benchmark", "bench", "--iterations", str(replicates)]
+    whole = [sys.executable, "-m", "croma_bundle", *arguments]
+    subprocess.run(whole, check=True, stdout=subprocess.DEVNULL)  # its progress goes to stderr
     seconds = time.perf_counter() - began
     written = json.loads((folder / "volume/probe/bench/accuracies/Synthetic.json").read_text())
     return seconds, written["accuracies"]
@@ -86,9 +88,24 @@ def ours(folder: Path, replicates: int) -> tuple[float, dict[str, Any]]:
 def croma(folder: Path, replicates: int) -> tuple[float, dict[str, Any]]:
     """The public package in a process of its own; its imports are left out of the seconds."""
     arguments = [sys.executable, __file__, "--croma", str(folder), "--replicates", str(replicates)]
-    done = subprocess.run(arguments, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as running:
+        said = watched(running)
+    found = json.loads(said.splitlines()[-1])
     return found["seconds"], found["accuracies"]
+
+
+def watched(running: subprocess.Popen[str]) -> str:
+    """What a process prints by its end; a line every half minute says that it is at work."""
+    began = time.perf_counter()
+    while True:
+        try:
+            said, _ = running.communicate(timeout=30)
+            break
+        except subprocess.TimeoutExpired:
+            print(f"croma   {time.perf_counter() - began:8.0f} s so far", file=sys.stderr, flush=True)
+    if running.returncode:
+        raise SystemExit(f"croma ended with {running.returncode}")
+    return said
 
 
 def croma_here(folder: Path, replicates: int) -> None:
@@ -142,6 +159,7 @@ def compare(replicates: int, slide_effect: float) -> None:
     same = sum(a == b for a, b in pairs)
     worst = max(abs(a - b) for a, b in pairs)
     print(f"accuracies equal: {same} of {len(pairs)}, largest difference {worst:.3g}")
+    print(f"accuracies identical: {'yes' if same == len(pairs) else 'no'}")
     print("baseline, most confounded (mean):", *(f"{r} {_mean(found[r][0])} {_mean(found[r][-1])}" for r in found))
 
 

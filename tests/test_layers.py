@@ -114,7 +114,7 @@ def test_the_probe_loads_scikit_learn_only_where_it_trains():
         for _, module in imported_modules(path)
         if module.split(".")[0] == "sklearn" and room_of(path) in ("metrics", "probe", "scoring", "verification")
     }
-    assert users == {"probe/sweep.py"}
+    assert users == {"probe/sweep.py", "probe/together.py"}
 
 
 def test_verification_and_inventory_load_no_deep_learning_image_or_hub_library():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,6 +109,17 @@ def test_published_schedules_at_their_real_counts(schedule: Schedule, slides: in
     columns = columns_of(schedule, slides, ood=50)
     x = embedding(columns, 8, label=0.15, confounder=0.3)
     assert_equal(ours(x, columns, schedule, 2), theirs(x, columns, schedule, 2))
+
+
+@pytest.mark.parametrize(("label", "confounder"), [(0.03, 0.1), (0.12, 0.1)])
+def test_fits_side_by_side(label: float, confounder: float, monkeypatch) -> None:
+    """Many columns, so that sums run over many blocks; hard, and so easy that searches end early."""
+    monkeypatch.setattr("croma_bundle.probe.sweep.MANY", 0)
+    columns = columns_of(CAMELYON, 17, ood=50)
+    few = Columns(*([row for i, row in enumerate(of) if i % 6 == 0] for of in vars(columns).values()))
+    schedule = replace(CAMELYON, rows_per_slide=50)
+    x = embedding(few, 200, label=label, confounder=confounder)
+    assert_equal(ours(x, few, schedule, 1), theirs(x, few, schedule, 1))
 
 
 def arrange_cases(groups: list[str], feasible: list[list[tuple[str, ...]]]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,7 +113,7 @@ def test_processes_and_hash_seed_change_no_byte(cli, own: Volume) -> None:
     subprocess.run(["rm", "-r", str(own.probe("own"))], check=True)
     cli("probe", "--iterations", "3", "--threads", "2", env={"PYTHONHASHSEED": "2"})
     assert written(own) == first
-    assert len(first) == 2 + 2 + 2 * 3
+    assert len(first) == 3 + 2 + 2 * 3
 
 
 def test_what_was_run_is_not_run_again(cli, own: Volume) -> None:
@@ -138,8 +140,78 @@ def test_a_damaged_unit_is_run_again(cli, own: Volume) -> None:
     cli("probe", "--iterations", "2", "--threads", "1")
     first = written(own)
     own.probe_unit("own", "Tissue", 1).write_bytes(b'{"identity": "')
+    (own.probe("own") / "run.json").unlink()
     assert "3 of 4 replicates were run before" in cli("probe", "--iterations", "2", "--threads", "1").stderr
     assert written(own) == first
+
+
+def stamps(volume: Volume) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in volume.probe("own").rglob("*") if p.suffix in (".csv", ".json")}
+
+
+def run_json(volume: Volume) -> dict:
+    found: dict = json.loads((volume.probe("own") / "run.json").read_text())
+    return found
+
+
+def test_run_json_says_what_was_asked_what_it_came_to_and_what_of(cli, own: Volume) -> None:
+    cli("probe", "--iterations", "2", "--seed", "3", "--threads", "1")
+    run = run_json(own)
+    assert list(run) == ["schema", "replay", "resolved", "versions", "inputs", "outputs"]
+    assert run["replay"] == {"command": "probe", "benchmark": "own", "encoders": None, "iterations": 2, "seed": 3}
+    assert run["resolved"]["seeds"] == random.Random(3).sample(range(10_000), 2)
+    assert run["resolved"]["schedule"]["max_slides"] == 4
+    assert (run["resolved"]["id_rows"], run["resolved"]["ood_rows"]) == (4 * 7 * 8, 40)
+    assert run["resolved"]["pseudo_slides"] == {
+        f"{centre} · {label}": 7 for centre in ("west", "east") for label in ("normal", "tumour")
+    }
+    assert run["versions"].keys() == {
+        "bundle", "source_sha256", "python", "numpy", "scipy", "scikit-learn"
+    }  # fmt: skip
+    sidecar = json.loads(own.sidecar("own", "Centre").read_text())
+    centre = run["inputs"]["encoders"]["Centre"]
+    assert (centre["matrix_sha256"], centre["control"]) == (sidecar["matrix_sha256"], True)
+    names = {"accuracies/Centre.json", "accuracies/Tissue.json", "curves.csv", "probe.csv"}
+    found = {name: hashlib.sha256((own.probe("own") / name).read_bytes()).hexdigest() for name in names}
+    assert run["outputs"] == found
+
+
+def test_a_probe_that_stands_says_so_and_writes_nothing(cli, own: Volume) -> None:
+    first = cli("probe", "--iterations", "2", "--threads", "1")
+    before = stamps(own)
+    subprocess.run(["rm", "-r", str(own.probe("own") / ".units")], check=True)
+    again = cli("probe", "--iterations", "2", "--threads", "2")
+    where = own.probe("own")
+    assert again.stdout == first.stdout.replace(f"written to {where}", f"unchanged: {where}")
+    assert "unchanged: " in again.stdout
+    assert stamps(own) == {path: stamp for path, stamp in before.items() if "/.units/" not in path}
+
+
+@pytest.mark.parametrize("change", ["table", "run", "stray", "knob"])
+def test_a_probe_that_does_not_stand_is_written_anew(cli, own: Volume, change: str) -> None:
+    arguments = ["probe", "--iterations", "2", "--threads", "1"]
+    cli(*arguments)
+    first, folder = written(own), own.probe("own")
+    if change == "table":
+        (folder / "accuracies/Tissue.json").write_bytes(b"{}")
+    if change == "run":
+        (folder / "run.json").unlink()
+    if change == "stray":
+        (folder / "more.csv").write_text("a\n")
+    if change == "knob":
+        cli("probe", "--iterations", "1", "--threads", "1")
+        assert run_json(own)["replay"]["iterations"] == 1
+    assert "unchanged" not in cli(*arguments).stdout
+    assert {name: content for name, content in written(own).items() if name != "more.csv"} == first
+
+
+def test_what_is_undefined_is_told_again(cli, own: Volume, tmp_path: Path, columns: Columns) -> None:
+    bring(cli, tmp_path, "Blind", np.ones((len(columns.labels), 3), dtype=np.float32))
+    for _ in range(2):
+        done = cli("probe", "--iterations", "2", "--threads", "1", exits=3)
+        assert "probe own · Blind (id): nIPD is undefined" in done.stderr
+        assert "unchanged" not in done.stdout
+    assert len(run_json(own)["resolved"]["undefined"]) == 2
 
 
 def test_kill_minus_nine_then_resume_gives_the_uninterrupted_tables(cli, own: Volume) -> None:
@@ -160,6 +232,7 @@ def test_kill_minus_nine_then_resume_gives_the_uninterrupted_tables(cli, own: Vo
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     assert not (own.probe("own") / "probe.csv").exists()
+    assert not (own.probe("own") / "run.json").exists()
     assert "replicates were run before" in cli(*arguments).stderr
     assert written(own) == whole
 
@@ -184,6 +257,7 @@ def test_what_does_not_fit_is_said_by_cell_before_anything_is_trained(cli, volum
     bring(cli, tmp_path, "Tissue", embedding(columns, 10, label=0.5, confounder=0.05))
     done = cli("probe", "--benchmark", "own", exits=3)
     assert "west · normal: 5 pseudo-slides of 8 rows, wanted at least 6" in done.stderr
+    assert f"declared [probe] in {volume.tileset_declaration('own')}" in done.stderr
     assert not volume.probe("own").exists() or not list(volume.probe("own").glob("*.csv"))
 
 
@@ -227,3 +301,59 @@ validation_fraction = 0.1
     cli("probe", "--iterations", "2", "--threads", "1")
     assert [row["regime"] for row in table(volume.probe("own") / "probe.csv")] == ["id"]
     assert json.loads(volume.probe_accuracies("own", "Slides").read_text())["accuracies"]["ood"] is None
+
+
+# verify run
+
+
+@pytest.fixture
+def theirs(cli, own: Volume, tmp_path: Path) -> Path:
+    """Someone else's folder of two replicates, which may be changed."""
+    cli("probe", "--iterations", "2", "--threads", "1")
+    return Path(shutil.copytree(own.probe("own"), tmp_path / "theirs"))
+
+
+def test_a_probe_is_verified_by_training_it_again(cli, own: Volume, theirs: Path) -> None:
+    before = stamps(own)
+    shutil.rmtree(own.probe("own") / ".units")
+    done = cli("verify", "run", theirs)
+    assert done.stdout == "equal: 4 tables of own · probe swept again, byte for byte\n"
+    assert stamps(own) == {path: stamp for path, stamp in before.items() if "/.units/" not in path}
+
+
+def test_a_tampered_accuracy_is_found_by_its_place(cli, own: Volume, theirs: Path) -> None:
+    path = theirs / "accuracies/Centre.json"
+    kept = json.loads(path.read_text())
+    kept["accuracies"]["ood"][2][1] = 0.987
+    path.write_text(json.dumps(kept))
+    done = cli("verify", "run", theirs, exits=1)
+    assert "accuracies/Centre.json.accuracies.ood[2][1]: 0.987, wanted 0." in done.stderr
+    assert "Not the tables that its own run.json states: accuracies/Centre.json." in done.stderr
+
+
+def test_a_tampered_table_and_another_version_are_told(cli, own: Volume, theirs: Path) -> None:
+    text = (theirs / "probe.csv").read_text()
+    cell = table(theirs / "probe.csv")[0]["nipd"]
+    (theirs / "probe.csv").write_text(text.replace(cell, "0.987"))
+    run = json.loads((theirs / "run.json").read_text())
+    run["versions"]["scikit-learn"] = "1.0"
+    (theirs / "run.json").write_text(json.dumps(run))
+    done = cli("verify", "run", theirs, exits=1)
+    assert "probe.csv row 1 (own, Centre), nipd: 0.987, wanted" in done.stderr
+    assert "scikit-learn 1.0; here croma-bundle" in done.stderr
+
+
+def test_a_probe_of_another_matrix_cannot_be_verified_here(
+    cli, own: Volume, theirs: Path, tmp_path: Path, columns: Columns
+) -> None:
+    bring(cli, tmp_path, "Tissue", embedding(columns, 10, label=0.6, confounder=0.0, seed=9), "--force")
+    done = cli("verify", "run", theirs, exits=5)
+    assert "this volume has other inputs than the run was scored from" in done.stderr
+    assert "Tissue matrix_sha256: recorded" in done.stderr
+
+
+def test_a_run_json_of_no_known_command_is_damaged(cli, own: Volume, theirs: Path) -> None:
+    run = json.loads((theirs / "run.json").read_text())
+    run["replay"]["command"] = "prove"
+    (theirs / "run.json").write_text(json.dumps(run))
+    assert "it is damaged: it lacks a known replay.command" in cli("verify", "run", theirs, exits=5).stderr

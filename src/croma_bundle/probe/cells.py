@@ -39,12 +39,14 @@ def cut(
     groups: Sequence[str],
     ood: Sequence[tuple[int, str]],
     subject: str,
+    declared: str | None = None,
 ) -> Cells:
     """Cut the in-domain rows, in their order, to cells and pseudo-slides.
 
     Args:
         rows: the row number of each in-domain row; its confounder, label and group follow.
         ood: row number and label of every out-of-domain row.
+        declared: where the schedule stands.
 
     Raises:
         CohortError: everything about the cohort that this schedule cannot use, by cell.
@@ -60,7 +62,7 @@ def cut(
         for cell, positions in zip(schedule.cells, cells, strict=True):
             faults += [f"{schedule.name(cell)}: {fault}" for fault in _misfits(schedule, positions, groups)]
     if faults:
-        raise CohortError(subject, "its probe schedule does not fit", detail="\n  ".join(faults))
+        raise CohortError(subject, "its probe schedule does not fit", declared=declared, detail="\n  ".join(faults))
     size, number = schedule.rows_per_slide, np.array(rows, dtype=np.int64)
     code = {label: j for j, label in enumerate(schedule.labels)}
     return Cells(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from croma_bundle.artifacts.pair import embedded
-from croma_bundle.durable import lock, remove, sweep_temporaries, write_bytes, write_json
+from croma_bundle.durable import json_bytes, lock, remove, sweep_temporaries, write_bytes, write_json
 from croma_bundle.errors import BundleError, EnvironmentFault, InputError, raise_all
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue
@@ -20,8 +22,10 @@ from croma_bundle.probe.arrange import arrangements, replicate_seeds
 from croma_bundle.progress import Reporter
 from croma_bundle.scoring.memory import half_of_free
 from croma_bundle.scoring.probe_cohort import ProbeCohort, probe_cohort, schedule_of
+from croma_bundle.scoring.probe_record import inputs_of, planned, resolved, stands
 from croma_bundle.scoring.probe_tables import CURVES, PROBE, Rows, Swept, record, reduced
 from croma_bundle.scoring.probe_units import Accuracies, Unit, identity, kept, run_unit
+from croma_bundle.scoring.record import ORDER
 from croma_bundle.scoring.roster import Member, frozen_pixels, load_roster
 from croma_bundle.scoring.tables import as_records
 from croma_bundle.tilemanifest.manifest import load_manifest
@@ -42,6 +46,11 @@ class Sweep:
     iterations: int = 20
     seed: int = 1000
     processes: int | None = None
+
+    def replay(self, benchmark: str) -> dict[str, Any]:
+        """What decides the accuracies of one benchmark."""
+        encoders = sorted(self.encoders) if self.encoders is not None else None
+        return {"benchmark": benchmark, "encoders": encoders, "iterations": self.iterations, "seed": self.seed}
 
 
 def probe_all(volume: Volume, catalogue: Catalogue, sweep: Sweep, spread: Spread, reporter: Reporter) -> None:
@@ -89,11 +98,12 @@ def _probe_one(
     if not embedded(volume, tileset.name):
         raise InputError(f"probe {benchmark.name}", f"nothing is embedded for its tileset {tileset.name}")
     pixels = frozen_pixels(volume, tileset, manifest)
+    fingerprint = manifest.fingerprint(tileset.confounder)
     members, refused = load_roster(
         volume,
         catalogue,
         tileset.name,
-        fingerprint=manifest.fingerprint(tileset.confounder),
+        fingerprint=fingerprint,
         pixels_sha256=pixels,
         wanted=sweep.encoders,
         threads=sweep.processes,
@@ -101,9 +111,17 @@ def _probe_one(
     if not members:
         raise_all(refused)
     seeds = replicate_seeds(sweep.seed, sweep.iterations)
+    inputs = inputs_of(volume, tileset.name, cohort, fingerprint, pixels, members)
+    plan = planned(sweep.replay(benchmark.name), inputs)
+    if not refused and stands(volume.probe(benchmark.name), plan):
+        _show(volume, cohort, _again(volume, cohort, members), reporter, unchanged=True)
+        return []
     units = _units(volume, tileset.name, cohort, members, seeds)
     found = _swept(units, _processes(cohort, members, sweep.processes), spread, reporter, benchmark.name)
-    return [*refused, *_write(volume, cohort, members, found, sweep.seed, seeds, reporter)]
+    swept = [_matrices(member, [found[member.name, r] for r in range(len(seeds))]) for member in members]
+    undefined = _write(volume, cohort, swept, plan, seeds, refused)
+    _show(volume, cohort, swept, reporter)
+    return [*refused, *undefined]
 
 
 def _units(
@@ -150,44 +168,68 @@ def _processes(cohort: ProbeCohort, members: Sequence[Member], asked: int | None
         return asked if asked > 1 else 0
     schedule, cells = cohort.schedule, cohort.cells
     train = max(sum(schedule.train_rows(s, c) for c in schedule.cells) for s in range(len(schedule.steps)))
-    rows = 2 * train + len(cells.ood_rows) + sum(slides.size for slides in cells.slides) // 4
+    rows = 3 * train + len(cells.ood_rows) + sum(slides.size for slides in cells.slides) // 4
     need = BASE + 8 * rows * max(member.matrix.shape[1] for member in members)
     fit = max(1, half_of_free() // need)
     count = min(len(os.sched_getaffinity(0)), fit)
     return count if count > 1 else 0
 
 
+def _matrices(member: Member, of: Sequence[Accuracies]) -> Swept:
+    """An encoder's replicates as matrices (splits, replicates)."""
+    return Swept(member, {regime: np.array([a[regime] for a in of]).T for regime in of[0]})
+
+
+def _again(volume: Volume, cohort: ProbeCohort, members: Sequence[Member]) -> list[Swept]:
+    """What was swept before, as it was written."""
+    found = []
+    for member in members:
+        kept = json.loads(volume.probe_accuracies(cohort.benchmark, member.name).read_bytes())["accuracies"]
+        found.append(Swept(member, {regime: np.array(matrix) for regime, matrix in kept.items() if matrix}))
+    return found
+
+
 def _write(
     volume: Volume,
     cohort: ProbeCohort,
-    members: Sequence[Member],
-    found: dict[tuple[str, int], Accuracies],
-    seed: int,
+    swept: Sequence[Swept],
+    plan: Mapping[str, Any],
     seeds: Sequence[int],
-    reporter: Reporter,
+    refused: Sequence[BundleError],
 ) -> list[BundleError]:
-    """The tables of one benchmark, as one run; `probe.csv` is removed first and written last."""
+    """The tables of one benchmark, as one run: `run.json` is removed first and written last. Returns what is
+    undefined."""
     folder = volume.probe(cohort.benchmark)
-    remove(folder / "probe.csv")
+    for name in ("run.json", "probe.csv"):
+        remove(folder / name)
     rows: Rows = []
     curves: Rows = []
-    faults: list[BundleError] = []
-    for member in members:
-        of = [found[member.name, r] for r in range(len(seeds))]
-        swept = Swept(member, {regime: np.array([a[regime] for a in of]).T for regime in of[0]})
-        write_json(volume.probe_accuracies(cohort.benchmark, member.name), record(cohort, swept, seed, seeds))
-        more, points, wrong = reduced(cohort, swept)
-        rows, curves, faults = rows + more, curves + points, faults + wrong
-    names = {member.name for member in members}
+    undefined: list[BundleError] = []
+    tables: dict[str, bytes] = {}
+    for of in swept:
+        tables[f"accuracies/{of.member.name}.json"] = json_bytes(record(cohort, of, plan["replay"]["seed"], seeds))
+        more, points, faults = reduced(cohort, of)
+        rows, curves, undefined = rows + more, curves + points, undefined + faults
+    tables |= {"curves.csv": csv_text(CURVES, curves).encode(), "probe.csv": csv_text(PROBE, rows).encode()}
     for stale in (folder / "accuracies").glob("*.json"):
-        if stale.name.removesuffix(".json") not in names:
+        if f"accuracies/{stale.name}" not in tables:
             remove(stale)
-    write_bytes(folder / "curves.csv", csv_text(CURVES, curves).encode())
-    write_bytes(folder / "probe.csv", csv_text(PROBE, rows).encode())
-    where = volume.shown(folder)
-    text = f"{_text(rows)}\n  nIPD near 0 is little net change, not no degradation: read curves.csv beside it\n"
-    reporter.result(f"{text}  written to {where}\n", "probed", folder=where, rows=as_records(PROBE, rows))
-    return faults
+    for name, content in tables.items():
+        write_bytes(folder / name, content)
+    outputs = {name: hashlib.sha256(tables[name]).hexdigest() for name in sorted(tables)}
+    parts = {**plan, "resolved": resolved(cohort, seeds, undefined, refused), "outputs": outputs}
+    write_json(folder / "run.json", {part: parts[part] for part in ORDER})
+    return undefined
+
+
+def _show(
+    volume: Volume, cohort: ProbeCohort, swept: Sequence[Swept], reporter: Reporter, *, unchanged: bool = False
+) -> None:
+    rows = [row for of in swept for row in reduced(cohort, of)[0]]
+    where = volume.shown(volume.probe(cohort.benchmark))
+    note = "nIPD near 0 is little net change, not no degradation: read curves.csv beside it"
+    text = f"{_text(rows)}\n  {note}\n  {'unchanged:' if unchanged else 'written to'} {where}\n"
+    reporter.result(text, "probed", folder=where, unchanged=unchanged, rows=as_records(PROBE, rows))
 
 
 def _text(rows: Rows) -> str:

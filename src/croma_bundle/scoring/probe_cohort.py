@@ -69,8 +69,11 @@ def probe_cohort(benchmark: Benchmark, tileset: Tileset, manifest: TileManifest,
     split = _split(tileset, manifest, subject)
     rows = [i for i, value in enumerate(split) if value == ID]
     ood = [(i, labels[i]) for i, value in enumerate(split) if value == OOD]
-    of_rows = [[column[i] for i in rows] for column in (confounders, labels, groups)]
-    return ProbeCohort(benchmark.name, schedule, cut(schedule, rows, of_rows[0], of_rows[1], of_rows[2], ood, subject))
+    names, classes, cases = ([column[i] for i in rows] for column in (confounders, labels, groups))
+    stands = f"[probe] in {declared}" if tileset.probe else f"the published schedule of {tileset.name}"
+    return ProbeCohort(
+        benchmark.name, schedule, cut(schedule, rows, names, classes, cases, ood, subject, declared=stands)
+    )
 
 
 def _split(tileset: Tileset, manifest: TileManifest, subject: str) -> list[str]:

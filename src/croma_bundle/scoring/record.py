@@ -58,7 +58,7 @@ def planned(
 
 def made_with() -> dict[str, Any]:
     """Versions that may move a number; `source_sha256` also tells a checkout with changes from its commit."""
-    made = {"bundle": bundle_version(), "source_sha256": _source_sha256(), "python": platform.python_version()}
+    made = {"bundle": bundle_version(), "source_sha256": source_sha256(CODE), "python": platform.python_version()}
     return {**made, **versions(["numpy"]), "kernel": kernel.name()}
 
 
@@ -114,11 +114,11 @@ def resolved(score: BenchmarkScore, refused: Sequence[BundleError]) -> dict[str,
 
 
 @functools.cache
-def _source_sha256() -> str:
-    """SHA-256 over the code that scores, by name and content."""
+def source_sha256(rooms: tuple[str, ...]) -> str:
+    """SHA-256 over these modules and packages of ours, by name and content."""
     root = Path(croma_bundle.__file__).parent
     files = [
-        p for room in CODE for pattern in (f"{room}.py", f"{room}/*.py", f"{room}/*.c") for p in root.glob(pattern)
+        p for room in rooms for pattern in (f"{room}.py", f"{room}/*.py", f"{room}/*.c") for p in root.glob(pattern)
     ]
     digest = hashlib.sha256()
     for path in sorted(files):

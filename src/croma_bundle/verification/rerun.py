@@ -1,4 +1,4 @@
-"""`verify run`: a folder that `score` wrote, scored again from the matrices on this volume."""
+"""`verify run`: a folder that `score` or `probe` wrote, made again from the matrices on this volume."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ from croma_bundle.progress import Reporter
 from croma_bundle.scoring.run import Request, score_all
 from croma_bundle.scoring.score import Knobs
 from croma_bundle.tilemanifest.table import csv_text
+from croma_bundle.verification.rerun_probe import REPLAYED, probe_again
 from croma_bundle.verification.scored import read_run
 from croma_bundle.verification.tables import SHOWN, compare_tables, read_text
 
 TOLERANCE = 1e-9
 """What another numpy or another CPU may change in the last bits of a number."""
-TOLD_ONLY = {"refused"}
-"""Parts of `resolved` that tell of artifacts outside this run."""
-SCORED_FROM = ("tileset", "manifest_sha256", "manifest_fingerprint", "view_sha256", "pixels_sha256")
+TOLD_ONLY = {"refused", "versions"}
+"""Parts that tell of artifacts outside this run, and of what made it."""
+SCORED_FROM = (
+    "tileset", "manifest_sha256", "manifest_fingerprint", "view_sha256", "cohort_sha256", "pixels_sha256"
+)  # fmt: skip
+NEEDED = {"score": ("benchmark", "protocol", "confounder", "k", "tau", "m"), "probe": REPLAYED}
+"""What a repetition needs of `replay`, by command."""
 
 
 class _Silent(Reporter):
@@ -45,7 +50,7 @@ class _Silent(Reporter):
 
 
 def verify_run(volume: Volume, catalogue: Catalogue, folder: Path, reporter: Reporter) -> None:
-    """Score again what `folder` says it is, and compare every table.
+    """Score or sweep again what `folder` says it is, and compare every table.
 
     Raises:
         InputError: it is no scored folder, or this volume has not what it was scored from.
@@ -53,7 +58,7 @@ def verify_run(volume: Volume, catalogue: Catalogue, folder: Path, reporter: Rep
         VerdictFailed: the tables do not follow from the matrices.
     """
     if not folder.is_dir():
-        raise InputError(str(folder), "there is no such folder", wanted="metrics/<protocol>/<benchmark>/ of a volume")
+        raise InputError(str(folder), "there is no such folder", wanted="metrics/… or probe/… of a volume")
     run = read_run(folder, str(folder))
     _require_replay(run, str(folder))
     with tempfile.TemporaryDirectory(prefix="croma-verify-") as place:
@@ -68,13 +73,33 @@ def _score_again(
     volume: Volume, catalogue: Catalogue, run: Mapping[str, Any], scratch: Volume, shown: str, reporter: Reporter
 ) -> Path:
     """The folder of the repeated run, on a scratch volume that looks at this one's tilesets and embeddings."""
-    replay = run["replay"]
-    name, protocol, confounder = replay["benchmark"], replay["protocol"], replay["confounder"]
+    replay, silent = run["replay"], _Silent(as_json=reporter.as_json)
+    name = replay["benchmark"]
     benchmark = catalogue.benchmark(name)
     tileset = catalogue.tileset(benchmark.tileset)
+    if replay.get("command") == "probe":
+        _require_inputs(volume, tileset.name, run, shown, volume.shown(volume.probe(name)))
+        return probe_again(run, catalogue, _looking_at(volume, scratch), silent)
+    protocol, confounder = replay["protocol"], replay["confounder"]
     default = benchmark.confounder or tileset.confounder
     override = confounder if confounder != default else None
     _require_inputs(volume, tileset.name, run, shown, volume.shown(volume.metrics(protocol, name, override)))
+    _looking_at(volume, scratch)
+    again = scratch.metrics(protocol, name, override)
+    knobs = Knobs(**{f.name: replay[f.name] for f in fields(Knobs) if f.name in replay})
+    recorded = run["inputs"]["encoders"]
+    request = Request([name], sorted(recorded), [confounder], None, knobs)
+    try:
+        score_all(scratch, catalogue, request, silent)
+    except BundleError as fault:
+        # What is undefined here was undefined there: that is compared. An encoder that is refused cannot be.
+        if not (again / "run.json").exists() or set(read_run(again, str(again))["inputs"]["encoders"]) != set(recorded):
+            raise fault from None
+    return again
+
+
+def _looking_at(volume: Volume, scratch: Volume) -> Volume:
+    """The scratch volume, with this one's tilesets, embeddings and declarations."""
     scratch.root.mkdir(parents=True, exist_ok=True)
     for ours, theirs in (
         (scratch.tilesets, volume.tilesets),
@@ -83,24 +108,13 @@ def _score_again(
     ):
         if theirs.exists():
             ours.symlink_to(theirs.resolve(), target_is_directory=True)
-    again = scratch.metrics(protocol, name, override)
-    knobs = Knobs(**{f.name: replay[f.name] for f in fields(Knobs) if f.name in replay})
-    recorded = run["inputs"]["encoders"]
-    request = Request([name], sorted(recorded), [confounder], None, knobs)
-    try:
-        score_all(scratch, catalogue, request, _Silent(as_json=reporter.as_json))
-    except BundleError as fault:
-        # What is undefined here was undefined there: that is compared. An encoder that is refused cannot be.
-        if not (again / "run.json").exists() or set(read_run(again, str(again))["inputs"]["encoders"]) != set(recorded):
-            raise fault from None
-    return again
+    return scratch
 
 
 def _require_replay(run: Mapping[str, Any], shown: str) -> None:
     """Raise `ArtifactError` where run.json has not what a repetition needs."""
-    lacking = [
-        f"replay.{key}" for key in ("benchmark", "protocol", "confounder", "k", "tau", "m") if key not in run["replay"]
-    ]
+    needed = NEEDED.get(run["replay"].get("command", "score"))
+    lacking = [f"replay.{key}" for key in needed if key not in run["replay"]] if needed else ["a known replay.command"]
     encoders = run["inputs"].get("encoders")
     if not isinstance(encoders, dict) or not all(
         isinstance(e, dict) and "matrix_sha256" in e for e in encoders.values()
@@ -189,7 +203,9 @@ def _compare(folder: Path, run: Mapping[str, Any], again: Path, redone: Mapping[
         problem = "its numbers hold, but files are not those that its run.json states"
         raise ArtifactError(str(folder), problem, found=", ".join(unstated))
     count = "one table" if len(outputs) == 1 else f"{len(outputs)} tables"
-    text = f"equal: {count} of {run['replay']['benchmark']} · {run['replay']['protocol']} scored again, "
+    replay = run["replay"]
+    how = f"{replay['protocol']} scored" if "protocol" in replay else "probe swept"
+    text = f"equal: {count} of {replay['benchmark']} · {how} again, "
     text += "byte for byte" if not changed else f"numbers within {TOLERANCE:g}; other bytes in {', '.join(changed)}"
     if made:
         text += f"\n  {made}"
@@ -211,6 +227,11 @@ def _content(folder: Path, name: str) -> bytes | None:
 
 
 def _table_differences(found: bytes, wanted: bytes, name: str) -> list[str]:
+    if name.startswith("accuracies/"):
+        try:
+            return _resolved_differences(json.loads(found), json.loads(wanted), name)
+        except ValueError as error:
+            return [f"{name}: it cannot be read ({error})"]
     try:
         ours = _as_table(found, name)
     except InputError as fault:
@@ -237,6 +258,9 @@ def _resolved_differences(found: Any, wanted: Any, where: str) -> list[str]:
         return [
             line for key in keys for line in _resolved_differences(found.get(key), wanted.get(key), f"{where}.{key}")
         ]
+    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        pairs = enumerate(zip(found, wanted, strict=True))
+        return [line for i, (a, b) in pairs for line in _resolved_differences(a, b, f"{where}[{i}]")]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (found, wanted))
     if found == wanted or (numbers and math.isclose(found, wanted, rel_tol=0, abs_tol=TOLERANCE)):
         return []
@@ -254,7 +278,8 @@ def _named(made: Mapping[str, Any]) -> str:
     commit = str(bundle.get("git_commit") or "no commit")[:12]
     code = str(made.get("source_sha256") or "unknown")[:12]
     version = f"croma-bundle {bundle.get('version')} ({commit}), code {code}"
-    return f"{version}, Python {made.get('python')}, numpy {made.get('numpy')}"
+    learn = f", scikit-learn {made['scikit-learn']}" if "scikit-learn" in made else ""
+    return f"{version}, Python {made.get('python')}, numpy {made.get('numpy')}{learn}"
 
 
 def _short(value: Any) -> str:
