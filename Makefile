@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV ?= .venv
 TEST_VENV ?= .venv-test
+FAMILIES_VENV ?= .venv-families
 export CROMA_VOLUME ?= ./volume
 export PYTHONNOUSERSITE := 1
 
@@ -53,10 +54,10 @@ demo: $(BUNDLE) ## Phantom tiles → classical encoders → scores → compare w
 	@$(BUNDLE) verify tables "$(CROMA_VOLUME)/metrics/median-k/phantom" "$(RESULTS)"
 
 test: $(TEST_VENV)/.ready ## Everything that needs neither an engine nor torch
-	$(TESTS) -n auto --dist loadfile -m "not containers" $(ARGS)
+	$(TESTS) -n auto --dist loadfile -m "not containers and not encoders" $(ARGS)
 
 ##@ The steps, each in its image, its venv or an apptainer container (RUNTIME)
-.PHONY: tiles weights embed score probe verify status doctor
+.PHONY: tiles weights embed score probe verify smoke parity status doctor
 tiles: $(BUNDLE) ## Put a declared tileset on the volume (TILESET=phantom)
 	$(launch) tiles $(TILESET) $(workers)
 
@@ -79,6 +80,13 @@ verify: $(BUNDLE) ## Re-hash every artifact, compare the images with their lock,
 	$(BUNDLE) verify artifacts
 	$(BUNDLE) verify images
 	$(BUNDLE) verify published --if-scored
+
+smoke: $(BUNDLE) ## Real weights over nine generated tiles, twice; the vectors go to CROMA_VOLUME/parity (FAMILY ENCODERS DEVICE; needs access)
+	$(launch) smoke --family $(FAMILY) --device $(DEVICE) $(encoders)
+
+parity: $(BUNDLE) ## Compare somebody else's golden vectors with those of `make smoke` here (FILE=their/Encoder.json)
+	@[ "$(origin FILE)" != file ] || { echo "error: make parity: FILE=… says with what" >&2; exit 2; }
+	$(BUNDLE) parity $(FILE)
 
 status: $(BUNDLE) ## What is declared, embedded, missing
 	$(BUNDLE) status
@@ -117,6 +125,15 @@ save: $(BUNDLE) ## Write the images to FILE=croma-bundle-images.tar, for a machi
 load: $(BUNDLE) ## Load FILE=croma-bundle-images.tar
 	$(BUNDLE) images load "$(FILE)"
 
+.PHONY: test-encoders
+families := $(if $(filter classical,$(FAMILY)),shared waiv rudolfv2,$(FAMILY))
+test-encoders: $(foreach family,$(families),$(FAMILIES_VENV)/$(family)/.ready) ## The tests that need torch, on each family's locks (FAMILY=shared for one)
+	@for family in $(families); do echo "tests on the libraries of the family $$family"; \
+	  PYTHONPATH="$(abspath $(FAMILIES_VENV))/$$family:$(CURDIR)/src" OMP_NUM_THREADS=1 \
+	    $(FAMILIES_VENV)/torch/bin/python -m pytest -n auto --dist loadfile -m encoders $(ARGS) \
+	    $$(grep -rl --include='test_*.py' 'mark\.encoders' tests); \
+	done
+
 test-containers: engine $(TEST_VENV)/.ready ## The tests that need a Docker engine: images, compose
 	$(TESTS) -m containers tests/containers $(ARGS)
 
@@ -125,9 +142,18 @@ test-containers: engine $(TEST_VENV)/.ready ## The tests that need a Docker engi
 bench: $(TEST_VENV)/.ready ## Time the scorer beside croma and the matrix product (about 15 minutes; ARGS="tcga --no-croma")
 	$(TEST_VENV)/bin/python benchmarks/score.py $(ARGS)
 
+.PHONY: bench-tiles
+bench-tiles: $(TEST_VENV)/.ready ## Time reading tiles from parquet beside PNG files, in order and at random (ARGS="--tiles 2000")
+	$(TEST_VENV)/bin/python benchmarks/tiles.py $(ARGS)
+
 .PHONY: bench-probe
 bench-probe: $(TEST_VENV)/.ready ## Time the probe sweep beside croma, on Camelyon's geometry (ARGS="--replicates 2")
 	$(TEST_VENV)/bin/python benchmarks/probe.py $(ARGS)
+
+.PHONY: bench-embed
+bench_family = $(or $(filter waiv rudolfv2,$(FAMILY)),shared)
+bench-embed: $(FAMILIES_VENV)/$(bench_family)/.ready ## Time the embed loop beside the bare forward pass and a DataLoader (ARGS="--encoder Virchow2 --device cuda")
+	PYTHONPATH="$(abspath $(FAMILIES_VENV))/$(bench_family):$(CURDIR)/src" $(FAMILIES_VENV)/torch/bin/python benchmarks/embed.py $(ARGS)
 
 .PHONY: lint format docs lock lock-weights lock-tilesets results clean engine
 lint: $(TEST_VENV)/.ready ## ruff and mypy
@@ -149,7 +175,8 @@ lock-weights: $(BUNDLE) ## Ask the hub once for the commits and hashes that the 
 
 lock: ## Renew the locks (needs uv); UPGRADE=1 takes newer releases
 	@for name in requirements/tools requirements/test images/torch/requirements images/torch/blackwell images/wheel/requirements \
-	  images/score/requirements images/tiles/requirements images/shared/requirements images/waiv/requirements images/rudolfv2/requirements; do \
+	  images/score/requirements images/tiles/requirements images/shared/requirements images/waiv/requirements images/rudolfv2/requirements \
+	  requirements/encoders-test; do \
 	  echo "$$name.lock"; of_torch=(); \
 	  ! grep -q '^-c ../torch/' "$$name.in" || of_torch=($$(sed -nE 's/^([a-z0-9._-]+)==.*/--no-emit-package \1/p' images/torch/requirements.lock | sort -u)); \
 	  $(LOCK) $(if $(UPGRADE),--upgrade) "$${of_torch[@]}" "$$name.in" -o "$$name.lock"; \
@@ -164,7 +191,7 @@ results: $(BUNDLE) ## Renew results/phantom from the volume's scores of the phan
 	cp "$(CROMA_VOLUME)"/metrics/median-k/phantom/{*.csv,run.json} "$(RESULTS)/"
 
 clean: ## Remove the venvs and caches, not the volume
-	rm -rf .venv .venv-test .cache .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .venv-test .venv-families .venv-shared .venv-waiv .venv-rudolfv2 .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
 # A venv from its lock: every wheel by hash, then this package from the checkout, with nothing else fetched for it.
 define venv
@@ -178,12 +205,29 @@ define venv
 	@$(1)/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-index --no-build-isolation -e .
 endef
 
-$(BUNDLE): requirements/tools.lock pyproject.toml
+# A venv whose Python is gone, or that was moved with its checkout, runs nothing: it is made again.
+broken := $(if $(wildcard $(VENV)/pyvenv.cfg),$(shell $(BUNDLE) --version >/dev/null 2>&1 || echo broken))
+.PHONY: broken
+$(BUNDLE): requirements/tools.lock pyproject.toml $(broken)
 	$(call venv,$(VENV),requirements/tools.lock)
 	@touch $@
 
 $(TEST_VENV)/.ready: requirements/test.lock pyproject.toml
 	$(call venv,$(TEST_VENV),requirements/test.lock)
+	@touch $@
+
+# As in the images: torch once, and what each family adds to it; pytest stands beside, in the families' own versions.
+pip_lock = -m pip install --disable-pip-version-check -q --require-hashes --only-binary :all:
+$(FAMILIES_VENV)/torch/.ready: images/torch/requirements.lock
+	@$(PYTHON) -m venv --clear $(@D)
+	@echo "installing $< into $(@D)"
+	@$(@D)/bin/python $(pip_lock) -r $<
+	@touch $@
+
+$(FAMILIES_VENV)/%/.ready: images/%/requirements.lock requirements/encoders-test.lock $(FAMILIES_VENV)/torch/.ready
+	@rm -rf $(@D)
+	@echo "installing $< into $(@D)"
+	@$(FAMILIES_VENV)/torch/bin/python $(pip_lock) --no-deps --target $(@D) -r $< -r requirements/encoders-test.lock
 	@touch $@
 
 # Stops with the reason where docker or compose is missing, or no engine answers.

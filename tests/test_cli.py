@@ -79,7 +79,8 @@ def test_the_commands_are_these():
         *("tiles fetch", "tiles add", "tiles phantom", "tiles export", "tiles export-view"),
         *("weights", "lock-weights", "lock-tilesets"),
         *("verify artifacts", "verify images", "verify published", "verify run", "verify tables"),
-        *("doctor", "launch embed", "launch tiles", "launch run"),
+        *("smoke", "parity"),
+        *("doctor", "launch embed", "launch smoke", "launch tiles", "launch run"),
         *("images push", "images pull", "images save", "images load"),
     }
 
@@ -191,6 +192,8 @@ def test_every_command_speaks_json_alone_when_asked(tmp_path):
         "verify published": "verify published --if-scored",
         "verify run": f"verify run {metrics}",
         "verify tables": f"verify tables {metrics} {metrics}",
+        "smoke": "smoke --encoders Thumbnail",
+        "parity": "parity volume/parity/Thumbnail.json",
     }
     elsewhere = {  # need an engine, a network or torch; their own tests run them
         *(name for name in LEAVES if name.startswith(("launch ", "images "))),
@@ -220,6 +223,8 @@ def test_every_command_speaks_json_alone_when_asked(tmp_path):
         (["import", "phantom", "x", "none.npy", "--provenance", "p"], 3),
         (["verify", "artifacts"], 3),
         (["verify", "tables", "a", "b"], 3),
+        (["smoke"], 2),
+        (["parity", "none.json"], 3),
     ],
 )
 def test_errors_and_usage_errors_are_json_too(bare, arguments, code):

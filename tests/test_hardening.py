@@ -149,6 +149,19 @@ def test_make_refuses_to_erase_a_folder_that_is_no_venv(tmp_path):
     assert precious.read_text() == "here"
 
 
+@pytest.mark.parametrize(("interpreter", "made_again"), [("/bin/sh", False), ("/no/such/python3.11", True)])
+def test_make_makes_a_venv_again_whose_python_is_gone(tmp_path, interpreter, made_again):
+    """An upgrade took its Python away, or it was moved with its checkout. (`make -n` only shows what it would do.)"""
+    (tmp_path / "pyvenv.cfg").touch()
+    command = tmp_path / "bin" / "croma-bundle"
+    command.parent.mkdir()
+    command.write_text(f"#!{interpreter}\n")
+    command.chmod(0o755)
+    done = subprocess.run(["make", "-n", "status", f"VENV={tmp_path}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert ("-m venv --clear" in done.stdout) is made_again
+
+
 def test_make_results_keeps_what_is_there_when_nothing_is_scored(tmp_path):
     results = tmp_path / "results"
     results.mkdir()

@@ -32,6 +32,7 @@ V = Volume(Path("/v"))
         (V.cross_benchmark("k-star"), "metrics/k-star/cross_benchmark.csv"),
         (V.cross_record("k-star"), "metrics/k-star/cross_benchmark.json"),
         (V.encoder_declarations, "encoders"),
+        (V.golden("DINOv2-B@croma-0.3.0"), "parity/DINOv2-B@croma-0.3.0.json"),
     ],
 )
 def test_paths_are_those_of_the_contract(path, wanted):

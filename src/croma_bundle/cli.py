@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -63,6 +63,18 @@ class Names(click.ParamType[list[str]]):
         return list(dict.fromkeys(names))
 
 
+class BatchSize(click.IntRange):
+    """A number of tiles, or "auto"."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+    def _describe_range(self) -> str:
+        return ""
+
+
 class Finite(click.FloatRange):
     """A number of the range; neither NaN nor infinity, which no comparison refuses."""
 
@@ -111,7 +123,9 @@ def runtime_option(help_: str) -> Callable[[Any], Any]:
 
 
 BATCH = click.option(
-    "--batch", type=click.IntRange(1), help="Tiles at once; part of the artifact's identity. Default: the entry's."
+    "--batch",
+    type=BatchSize(1),
+    help="Tiles at once; part of the artifact's identity. auto: whatever is fastest here. Default: the entry's.",
 )
 WORKERS = click.option(
     "--workers",
@@ -320,6 +334,12 @@ def tiles_export_view(context: Context, benchmark: str, output: Path) -> None:
 @click.option(
     "--image-path-map", type=FILE, help="CSV sample_id,canonical_image_path,access_path: read tiles elsewhere."
 )
+@click.option(
+    "--weights",
+    "folder",
+    type=FILE,
+    help="The hub cache to load from. Default: as of `weights`.",
+)
 @BATCH
 @click.option("--force", is_flag=True, help="Embed again and replace what is there.")
 @WORKERS
@@ -331,7 +351,8 @@ def embed(
     encoders: list[str] | None,
     device: str,
     image_path_map: Path | None,
-    batch: int | None,
+    folder: Path | None,
+    batch: int | Literal["auto"] | None,
     force: bool,
     workers: int | None,
 ) -> None:
@@ -347,6 +368,7 @@ def embed(
         encoders=encoders,
         device=device,
         path_map=image_path_map,
+        weights=folder,
         workers=default_workers() if workers is None else workers,
         batch=batch,
         force=force,
@@ -397,6 +419,32 @@ def weights(
     fetch_all(where, chosen, context.reporter, verify=verify)
 
 
+@cli.command()
+@click.option("--family", help="The encoders of this family.")
+@click.option("--encoders", type=Names(), help="Only these.")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N; what cannot be had is an error."
+)
+@pass_context
+def smoke(context: Context, family: str | None, encoders: list[str] | None, device: str) -> None:
+    """Run encoders with their real weights over nine generated tiles, twice, and write the vectors for `parity`."""
+    from croma_bundle.extraction.smoke import smoke_all
+    from croma_bundle.manifests.choice import choose_encoders
+
+    chosen = choose_encoders(context.catalogue, "smoke", family, encoders)
+    smoke_all(context.volume, chosen, device, context.reporter)
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@pass_context
+def parity(context: Context, files: tuple[Path, ...]) -> None:
+    """Compare golden vectors that somebody else's `smoke` wrote (FILES) with those of this machine."""
+    from croma_bundle.verification.parity import verify_parity
+
+    verify_parity(context.volume, files, context.reporter)
+
+
 @cli.command("lock-weights")
 @click.option("--encoders", type=Names(), help="Only these. Default: all that leave something open.")
 @click.option("--output", type=FILE, help="Default: manifests/weights.lock.toml of the checkout.")
@@ -409,7 +457,8 @@ def lock_weights_(context: Context, encoders: list[str] | None, output: Path | N
     from croma_bundle.weights.lock import lock_weights
 
     catalogue = load_catalogue(context.volume, locked=False)
-    chosen = [catalogue.encoder(name) for name in encoders or catalogue.encoders]
+    named = [catalogue.encoder(name) for name in encoders or catalogue.encoders]
+    chosen = [catalogue.encoder(name) for name in dict.fromkeys(entry.checkpoint for entry in named)]
     lock_weights(output or packaged_manifests() / LOCK, chosen, context.reporter, again=again)
 
 
@@ -615,9 +664,10 @@ def verify_published_(
 @click.argument("folder", type=FILE, metavar="DIR")
 @pass_context
 def verify_run_(context: Context, folder: Path) -> None:
-    """Score a folder again from the matrices here, and compare every table.
+    """Score or probe a folder again from the matrices here, and compare every table.
 
-    DIR is anyone's metrics/<protocol>/<benchmark>; the knobs are those of its run.json, and nothing here is changed.
+    DIR is anyone's metrics/<protocol>/<benchmark> or probe/<benchmark>; the knobs are those of its run.json, and
+    nothing here is changed.
     """
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     from croma_bundle.verification.rerun import verify_run
@@ -663,7 +713,7 @@ def launch_embed_(
     tileset: str,
     encoders: list[str] | None,
     device: str,
-    batch: int | None,
+    batch: int | Literal["auto"] | None,
     force: bool,
     workers: int | None,
 ) -> None:
@@ -673,6 +723,20 @@ def launch_embed_(
     options = (*(("--batch", str(batch)) if batch else ()), *(("--force",) if force else ()))
     asked = EmbedRequest(family, tileset, encoders, device, workers, options)
     _leave(launch_embed(context.launcher, context.volume, context.catalogue, asked))
+
+
+@launch.command("smoke")
+@click.option("--family", required=True, help="The family whose image runs.")
+@click.option("--encoders", type=Names(), help="Only these of the family.")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto (cuda where one is offered), cpu, cuda, cuda:N."
+)
+@pass_context
+def launch_smoke_(context: Context, family: str, encoders: list[str] | None, device: str) -> None:
+    """Fetch weights that are missing, then smoke, without network where the runtime can."""
+    from croma_bundle.launch.smoke import launch_smoke
+
+    _leave(launch_smoke(context.launcher, context.catalogue, family, encoders, device))
 
 
 @launch.command("tiles")

@@ -6,8 +6,9 @@
     weights/                a hub cache of pinned snapshots (CROMA_WEIGHTS)
     metrics/<protocol>/<benchmark>[@<confounder>]/  metrics.csv …  per_sample/<Encoder>.csv.gz
     metrics/<protocol>/cross_benchmark.csv  cross_benchmark.json
-    probe/<benchmark>/      probe.csv  curves.csv  accuracies/<Encoder>.json  .units/<Encoder>/
+    probe/<benchmark>/      probe.csv  curves.csv  accuracies/<Encoder>.json  run.json  .units/<Encoder>/
     verify/published/<protocol>/<benchmark>/  verdicts.csv  verdicts.json
+    parity/<Encoder>.json   golden vectors
 
 Invariant: `<Encoder>.npy.json` (the sidecar) exists only beside a complete `<Encoder>.npy`; it is written last and
 removed first.
@@ -156,6 +157,11 @@ class Volume:
     @property
     def encoder_declarations(self) -> Path:
         return self.root / "encoders"
+
+    # golden vectors
+    def golden(self, encoder: str) -> Path:
+        """Of `make smoke`: what this machine made of the golden tiles, for `make parity` here or elsewhere."""
+        return self.root / "parity" / f"{encoder}.json"
 
     # metrics
     def protocol(self, protocol: str) -> Path:

@@ -103,12 +103,14 @@ def test_a_token_in_the_environment_is_in_no_configuration():
     assert TOKEN not in text
 
 
-def test_certificates_and_proxies_reach_the_fetching_services_and_no_other():
+def test_certificates_proxies_and_mirrors_reach_the_fetching_services_and_no_other():
     env = {"CROMA_CA_BUNDLE": "/etc/pki/ca.crt", "HTTPS_PROXY": "http://proxy.example:3128"}
+    env |= {"PIP_INDEX_URL": "https://proxy.example/python"}
     services = resolved("compose.yaml", **env)
     for name in ("tiles", "weights"):
         assert services[name]["environment"]["SSL_CERT_FILE"] == "/etc/pki/ca.crt"
         assert services[name]["environment"]["HTTPS_PROXY"] == "http://proxy.example:3128"
+        assert services[name]["environment"]["PIP_INDEX_URL"] == "https://proxy.example/python"
         assert "/etc/pki/ca.crt" in {mount["target"] for mount in services[name]["volumes"]}
     for name in set(SERVICES) - {"tiles", "weights"}:
         assert "proxy.example" not in json.dumps({k: v for k, v in services[name].items() if k != "build"})

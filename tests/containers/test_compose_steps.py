@@ -145,6 +145,22 @@ def test_8_mb_of_shared_memory_are_enough(steps: Checkout, host: Path, open_fold
     assert matrices(open_folder) == matrices(host)
 
 
+def test_shared_memory_that_is_too_small_for_workers_is_named_with_its_remedy(
+    steps: Checkout, host: Path, open_folder: Path
+) -> None:
+    """4 KB hold one semaphore; a pool of workers needs several."""
+    shutil.copytree(host / "tilesets", open_folder / "tilesets")
+    spread_open(open_folder)
+    embed = ("embed", "--family", "classical", "--tileset", "small", "--encoders", "Thumbnail", "--workers")
+    small = ("--network=none", "--tmpfs=/dev/shm:size=4k")
+    said = docker_run(steps, open_folder, *small, command=(*embed, "2"), exits=4)
+    assert "worker processes: they cannot be started (No space left on device)" in said
+    assert "/dev/shm" in said
+    assert "WORKERS=0" in said
+    assert "Traceback" not in said
+    docker_run(steps, open_folder, *small, command=(*embed, "0"))
+
+
 # The launcher and make
 
 

@@ -89,6 +89,7 @@ def test_weights_that_cannot_be_fetched_stop_only_their_own_encoder(cli: Cli, de
         (("embed", "--tileset", "nope"), 3, "tileset 'nope': it is not declared"),
         (("embed", "--tileset", "small", "--family", "clasical"), 3, "did you mean 'classical'?"),
         (("embed", "--tileset", "small", "--encoders", "Thumbnale"), 3, "did you mean 'Thumbnail'?"),
+        (("embed", "--tileset", "small", "--encoders", "Virchow2"), 3, "it is of the family shared, not classical"),
         (("embed", "--tileset", "small", "--device", "cuda"), 4, "computes on the CPU only"),
         (("tiles", "nope"), 3, "tileset 'nope': it is not declared"),
     ],
@@ -192,3 +193,17 @@ def test_only_a_fetching_service_is_given_the_token_and_only_as_a_file(
     assert "HF_TOKEN_PATH" not in embed.env
     for call in calls(tools, "docker"):
         assert token not in json.dumps([call.argv, call.env])
+
+
+def test_compose_is_asked_once_which_images_it_runs(tools: Path, checkout: Path, volume: Volume):
+    from croma_bundle.launch.run import launcher
+    from croma_bundle.launch.steps import Step
+    from croma_bundle.progress import Reporter
+
+    fake_engine(tools, gpu=False)
+    launch = launcher(volume, "auto", {}, Reporter())
+    for step in ("tiles", "weights", "tiles"):
+        assert launch.run(Step(step)) == 0
+    asked = [call.argv for call in calls(tools, "docker") if "config" in call.argv]
+    assert asked == [["compose", "-f", "compose.yaml", "config", "--format", "json"]]
+    assert len([call for call in calls(tools, "docker") if "run" in call.argv]) == 3

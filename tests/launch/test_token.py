@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from croma_bundle.errors import EnvironmentFault
 from croma_bundle.launch.token import private_token, read_token, token_file
 
 TOKEN = "hf_canary_of_the_launcher"
@@ -62,3 +63,14 @@ def test_it_belongs_to_the_uid_that_the_step_runs_as():
 def test_without_a_token_there_is_an_empty_one():
     with private_token({}, ME) as path:
         assert path == Path(os.devnull)
+
+
+def test_a_place_that_takes_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    full = tmp_path / "no folder"
+    full.touch()
+    monkeypatch.setattr("croma_bundle.launch.token.MEMORY", full)
+    with pytest.raises(EnvironmentFault) as caught, private_token({"HF_TOKEN": TOKEN}, ME):
+        pass
+    said = caught.value.paragraph()
+    assert f"{full}: the token for the step that fetches cannot be written there (Not a directory)" in said
+    assert TOKEN not in said

@@ -66,6 +66,26 @@ def test_a_family_s_venv_holds_both_locks_and_sees_this_package(wheels: Path, ch
 
 
 @ON_311
+@pytest.mark.parametrize("broken", ["python", "package", "sources"])
+def test_a_venv_that_is_not_what_it_was_is_made_again(wheels: Path, checkout: Path, broken: str):
+    """Its Python was upgraded away, a package was removed, or it came here with a copy of another checkout."""
+    make_venv(checkout, "waiv")
+    folder = checkout / ".venv-waiv"
+    if broken == "python":
+        venv_python(checkout, "waiv").unlink()
+        venv_python(checkout, "waiv").symlink_to("/usr/bin/no-such-python3.11")
+    if broken == "package":
+        pip = [str(venv_python(checkout, "waiv")), "-m", "pip", "--disable-pip-version-check", "uninstall", "-yq"]
+        subprocess.run([*pip, "ontop"], check=True)
+    if broken == "sources":
+        (link,) = folder.glob("lib/python*/site-packages/croma_bundle_sources.pth")
+        link.write_text("/no/such/checkout/src\n")
+    make_venv(checkout, "waiv")
+    done = imports(checkout, "import underneath, ontop, croma_bundle; print(croma_bundle.__file__)")
+    assert done.stdout.strip() == sys.modules["croma_bundle"].__file__, done.stderr
+
+
+@ON_311
 def test_it_is_made_again_when_a_lock_changes_and_only_then(wheels: Path, checkout: Path):
     make_venv(checkout, "waiv")
     (checkout / ".venv-waiv" / "mark").touch()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +68,7 @@ class Docker:
             EnvironmentFault: the engine does not have it.
         """
         env = self.environment(step, place, Path(os.devnull))
-        config = engine.docker(
-            "compose", *compose_files(step, place), "config", "--format", "json", folder=place.checkout, env=env
-        )
-        reference = json.loads(config)["services"][step.name]["image"]
+        reference = images_of(place.checkout, compose_files(step, place), tuple(sorted(env.items())))[step.name]
         image = engine.inspect_image(reference)
         if image is None:
             raise EnvironmentFault(
@@ -80,14 +79,21 @@ class Docker:
         return reference, image
 
 
-def compose_files(step: Step, place: Place) -> list[str]:
+@functools.cache
+def images_of(checkout: Path, files: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """The image of every service as compose resolves it, which takes it a while: one question for all steps alike."""
+    config = engine.docker("compose", *files, "config", "--format", "json", folder=checkout, env=dict(env))
+    return {name: service["image"] for name, service in json.loads(config)["services"].items()}
+
+
+def compose_files(step: Step, place: Place) -> tuple[str, ...]:
     """`-f` options, later files over earlier ones; compose reads none by itself once one is named."""
     names = ["compose.yaml"]
     if (place.checkout / OVERRIDE).exists():
         names.append(OVERRIDE)
     if step.on_gpu:
         names.append("compose.gpu.yaml")
-    return [option for name in names for option in ("-f", name)]
+    return tuple(option for name in names for option in ("-f", name))
 
 
 def _commit(image: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from croma_bundle.errors import BundleError, EnvironmentFault, UsageError, did_you_mean, raise_all
+from croma_bundle.errors import BundleError, EnvironmentFault, UsageError, did_you_mean
 from croma_bundle.launch.apptainer import Apptainer
 from croma_bundle.launch.device import choose, cpu_note
 from croma_bundle.launch.docker import Docker
@@ -21,6 +21,7 @@ from croma_bundle.launch.token import private_token
 from croma_bundle.launch.venv import OF_FAMILIES, Venv
 from croma_bundle.layout import Volume, WeightsFolder
 from croma_bundle.manifests.catalogue import Catalogue
+from croma_bundle.manifests.choice import choose_encoders
 from croma_bundle.manifests.models import Encoder, Tileset
 from croma_bundle.progress import Reporter
 from croma_bundle.weights.wanted import wanted_files
@@ -90,7 +91,7 @@ def launch_embed(launch: Launcher, volume: Volume, catalogue: Catalogue, asked: 
 
     Weights that could not be fetched stop only their own encoders.
     """
-    encoders = chosen_encoders(catalogue, asked.family, asked.encoders)
+    encoders = choose_encoders(catalogue, "embed", asked.family, asked.encoders)
     tileset = catalogue.tileset(asked.tileset)
     service = embed_service(asked.family)
     device, on_gpu = device_for(launch, Step(service), asked.device, encoders)
@@ -138,25 +139,6 @@ def device_for(launch: Launcher, step: Step, device: str, encoders: Sequence[Enc
     if device == "auto" and chosen == "cpu":
         launch.reporter.say(cpu_note(encoders, offer), "device", device=chosen)
     return chosen, chosen != "cpu"
-
-
-def chosen_encoders(catalogue: Catalogue, family: str, names: Sequence[str] | None) -> list[Encoder]:
-    """The encoders asked for; raises for those that do not exist or are of another family."""
-    members = catalogue.family(family)
-    if names is None:
-        return members
-    faults: list[BundleError] = []
-    for name in names:
-        try:
-            entry = catalogue.encoder(name)
-        except BundleError as fault:
-            faults.append(fault)
-            continue
-        if entry not in members:
-            then = f"make embed FAMILY={entry.family} ENCODERS={name} TILESET=…"
-            faults.append(UsageError(f"encoder {name}", f"it is of the family {entry.family}, not {family}", then=then))
-    raise_all(faults)
-    return [catalogue.encoder(name) for name in names]
 
 
 def own_tiles(tileset: Tileset) -> Path | None:

@@ -37,6 +37,10 @@ SERVICES: Mapping[str, Service] = {
     "embed-shared": Service("shared", ("embed", "--family", "shared"), weights="read", gpu=True),
     "embed-waiv": Service("waiv", ("embed", "--family", "waiv"), weights="read", gpu=True),
     "embed-rudolfv2": Service("rudolfv2", ("embed", "--family", "rudolfv2"), weights="read", gpu=True),
+    "smoke-classical": Service("tiles", ("smoke", "--family", "classical")),
+    "smoke-shared": Service("shared", ("smoke", "--family", "shared"), weights="read", gpu=True),
+    "smoke-waiv": Service("waiv", ("smoke", "--family", "waiv"), weights="read", gpu=True),
+    "smoke-rudolfv2": Service("rudolfv2", ("smoke", "--family", "rudolfv2"), weights="read", gpu=True),
     "score": Service("score", ("score",)),
     "probe": Service("score", ("probe",)),
     "verify": Service("score", ("verify",)),
@@ -62,6 +66,11 @@ class Step:
     def command(self) -> tuple[str, ...]:
         """Everything after `croma-bundle`."""
         return (*self.service.command, *self.arguments)
+
+
+def smoke_service(family: str) -> str:
+    """The service that smokes a family, in the image that embeds with it; raises `UsageError` where there is none."""
+    return embed_service(family).replace("embed-", "smoke-", 1)
 
 
 def embed_service(family: str) -> str:

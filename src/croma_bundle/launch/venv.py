@@ -24,6 +24,11 @@ from croma_bundle.launch.token import without_token
 
 PYTHON = (3, 11)
 """The Python of the images, for which the families' locks are made."""
+INVENTORY = """
+import importlib.metadata, importlib.util
+print(importlib.util.find_spec("croma_bundle").origin)
+print(*sorted(f"{d.name}=={d.version}" for d in importlib.metadata.distributions()), sep="\\n")
+"""
 OF_FAMILIES = ("shared", "waiv", "rudolfv2")
 OF_IMAGES = ("CROMA_IMAGE", "CROMA_IMAGE_DIGEST")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONNOUSERSITE": "1"}
@@ -59,7 +64,7 @@ def venv_python(checkout: Path, family: str) -> Path:
 
 
 def make_venv(checkout: Path, family: str) -> None:
-    """Make the family's venv from its image's locks, unless it is there and of the same locks.
+    """Make the family's venv from its image's locks, unless it is there, of the same locks, and still what it was.
 
     Raises:
         EnvironmentFault: no Python of the locks' version, or an installation that failed.
@@ -68,17 +73,26 @@ def make_venv(checkout: Path, family: str) -> None:
     folder = venv_folder(checkout, family)
     locks = [checkout / lock for lock in IMAGES[family].locks_with(os.environ.get("TORCH", ""))]
     stamp, wanted = folder / "made-from", _stamp(locks)
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+    python = str(venv_python(checkout, family))
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted + (_inventory(python) or "nothing"):
         return
     if folder.exists() and not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
         raise UsageError(str(folder), "it is no virtual environment and would be erased", then=f"mv {folder} …")
-    python = find_python()
-    _run([python, "-m", "venv", "--clear", str(folder)], "python3.11 has no venv module (apt install python3-venv)")
-    inside = str(venv_python(checkout, family))
-    pip = [inside, "-m", "pip", "install", "--disable-pip-version-check", "--require-hashes", "--only-binary", ":all:"]
+    clear = [find_python(), "-m", "venv", "--clear", str(folder)]
+    _run(clear, "python3.11 has no venv module (apt install python3-venv)")
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--require-hashes", "--only-binary", ":all:"]
     _run([*pip, *(part for lock in locks for part in ("-r", str(lock)))], f"{family}: its packages were not installed")
-    _see_sources(inside, Path(__file__).resolve().parents[2])
-    write_bytes(stamp, wanted.encode())
+    _see_sources(python, Path(__file__).resolve().parents[2])
+    write_bytes(stamp, (wanted + _inventory(python)).encode())
+
+
+def _inventory(python: str) -> str:
+    """The package that a venv sees, and what is installed in it; empty where its Python does not start."""
+    try:
+        done = subprocess.run([python, "-c", INVENTORY], capture_output=True, text=True, env=without_token(os.environ))
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def find_python() -> str:
