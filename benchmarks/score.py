@@ -3,19 +3,20 @@
     make bench                               # the three cohort geometries; croma on all of them takes about 15 minutes
     .venv-test/bin/python benchmarks/score.py tcga --no-croma
     .venv-test/bin/python benchmarks/score.py --growth     # how time grows with rows and width
+    .venv-test/bin/python benchmarks/score.py --large      # 200,000 × 2,560 under --memory-limit 4G (20 minutes)
 
 Everything is measured in one run on one machine, each part in a process of its own, on synthetic embeddings with class,
-centre and slide effects and a decaying spectrum. The score is the whole command: it reads and hashes the matrix,
-computes both accuracies and RI, MaRI, support over the k grid, CRoMa at m = 1…20, per-sample values, and writes the
-tables. The pass is the search for neighbours alone, with both accuracies, of a matrix in memory; it and the half
-product, the least of three runs each, taken in turn. Ratios, not seconds, carry over to other machines.
+centre and slide effects and a decaying spectrum. Score and croma are whole processes, from start to exit: the score
+reads and hashes the matrix, computes both accuracies and RI, MaRI, support over the k grid, CRoMa at m = 1…20,
+intervals, per-sample values, and writes the tables; croma computes its RI, MaRI and CRoMa and writes nothing. The pass
+is the search for neighbours alone, with both accuracies, of a matrix in memory; it and the half product, the least of
+three runs each, taken in turn. Ratios, not seconds, carry over to other machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ GEOMETRIES = {  # labels, centres, slides per cell, tiles per slide, width
     "camelyon": (2, 2, 17, 300, 1536),
 }
 GROWTH = [(5_000, 1024), (10_000, 1024), (20_000, 1024), (40_000, 1024), (80_000, 1024), (20_000, 512), (20_000, 2560)]
+LARGE = (2, 2, 1000, 50, 2560)
 RANK = 40
 TURNS = 3
 
@@ -45,16 +47,12 @@ def make(shape: tuple[int, int, int, int, int], seed: int = 0) -> tuple[Any, lis
     cell = [(a, b, s) for a in range(labels) for b in range(centres) for s in range(slides)]
     effect = {key: rng.normal(size=RANK) * scale for key in [*range(100), *(f"c{i}" for i in range(100)), *cell]}
     middle = np.stack([effect[a] + effect[f"c{b}"] + 0.5 * effect[a, b, s] for a, b, s in cell])
-    z = np.repeat(middle, tiles, axis=0)
-    z += rng.normal(size=z.shape) * scale
-    x = (z @ basis.T + 0.02 * rng.normal(size=(len(z), width)) + 0.3).astype(np.float32)
+    x = np.empty((len(cell) * tiles, width), dtype=np.float32)
+    for i, centre in enumerate(middle):
+        z = centre + rng.normal(size=(tiles, RANK)) * scale
+        x[i * tiles : (i + 1) * tiles] = z @ basis.T + 0.02 * rng.normal(size=(tiles, width)) + 0.3
     rows = [key for key in cell for _ in range(tiles)]
     return x, [f"l{a}" for a, _, _ in rows], [f"c{b}" for _, b, _ in rows], [f"{a}-{b}-{s}" for a, b, s in rows]
-
-
-def ours(folder: Path) -> list[float]:
-    """The whole command `score`, tables and all, over an imported matrix."""
-    return [timed(lambda: run(["score", "--benchmark", "bench"], folder))]
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -63,14 +61,9 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def run(arguments: list[str], folder: Path) -> None:
-    from croma_bundle.cli import main
-
-    try:
-        main(["--volume", str(folder / "volume"), *arguments])
-    except SystemExit as done:
-        if done.code:
-            raise
+def bundle(folder: Path, *arguments: str) -> list[str]:
+    """A command line of croma-bundle on the folder's volume."""
+    return [sys.executable, "-m", "croma_bundle", "--volume", str(folder / "volume"), *arguments]
 
 
 def prepare(shape: tuple[int, int, int, int, int], folder: Path) -> None:
@@ -80,20 +73,20 @@ def prepare(shape: tuple[int, int, int, int, int], folder: Path) -> None:
 
     x, labels, centres, slides = make(shape)
     np.save(folder / "x.npy", x)
+    del x
     with (folder / "c.csv").open("w", newline="") as handle:
         writer = csv.writer(handle)
         writer.writerow(["sample_id", "image_path", "label", "medical_center", "group_id"])
         writer.writerows(
             [f"t{i}", f"t{i}.png", *row] for i, row in enumerate(zip(labels, centres, slides, strict=True))
         )
-    command = [sys.executable, "-m", "croma_bundle", "--volume", str(folder / "volume")]
     add = ["tiles", "add", "bench", "--manifest", str(folder / "c.csv"), "--no-images"]
     bring = ["import", "bench", "Synthetic", str(folder / "x.npy"), "--provenance", "benchmarks/score.py"]
     for arguments in (add, bring):
-        subprocess.run([*command, *arguments], check=True, capture_output=True)
+        subprocess.run(bundle(folder, *arguments), check=True, capture_output=True)
 
 
-def survey_alone(folder: Path) -> list[float]:
+def survey_alone(folder: Path) -> tuple[float, float]:
     """The pass, and its floor: every block pair i ≤ j of the float32 product, on as many threads, nothing kept."""
     import csv
     from concurrent.futures import ThreadPoolExecutor
@@ -119,10 +112,11 @@ def survey_alone(folder: Path) -> list[float]:
 
     parts = (lambda: survey(x, cohort, grid=k_grid("sparse", 100)), half_product)
     turns = [[timed(part) for part in parts] for _ in range(TURNS)]
-    return [min(times) for times in zip(*turns, strict=True)]
+    alone, floor = (min(times) for times in zip(*turns, strict=True))
+    return alone, floor
 
 
-def croma(folder: Path) -> list[float]:
+def croma(folder: Path) -> None:
     """The public package: RI and MaRI over the sparse grid, CRoMa at m = 1…20, as its pipeline computes them."""
     import warnings
 
@@ -135,37 +129,40 @@ def croma(folder: Path) -> list[float]:
     manifest = pd.read_csv(folder / "c.csv")
     design = {"confounder_column": "medical_center", "evaluation_design": "all"}
     grid = [1, 3, 5, 7, 9, *range(11, 100, 10)]
-
-    def compute() -> None:
-        for metric in (RI, MaRI):
-            metric.compute(x, manifest, k_candidates=grid, **design)
-        CRoMa.compute(x, manifest, m=list(range(1, 21)), **design)
-
-    return [timed(compute)]
+    for metric in (RI, MaRI):
+        metric.compute(x, manifest, k_candidates=grid, **design)
+    CRoMa.compute(x, manifest, m=list(range(1, 21)), **design)
 
 
-PARTS = {"ours": ours, "pass": survey_alone, "croma": croma}
+def part(name: str, folder: Path) -> list[str]:
+    """The command line of a part of this script."""
+    return [sys.executable, __file__, "--part", name, "--folder", str(folder)]
 
 
-def measure(part: str, folder: Path) -> tuple[list[float], float]:
-    """(seconds, peak MB) of a part in a process of its own; the imports of the part are left out of the seconds."""
-    command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
-    threads = {} if part == "croma" else dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    done = subprocess.run(command, env={**os.environ, **threads}, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    *seconds, peak = map(float, done.stderr.strip().splitlines()[-1].split())
-    return seconds, peak
+def measure(command: list[str], **environment: str) -> tuple[float, float, str]:
+    """(seconds, peak MB, standard output) of a process."""
+    with tempfile.TemporaryFile("w+") as said:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=said, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        if process.returncode:
+            raise SystemExit(said.read())
+        return seconds, usage.ru_maxrss / 1024, said.read()
 
 
+ONE_BLAS_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+SCORE = ("score", "--benchmark", "bench")
 HEAD = ["rows × width", "score", "peak", "pass", "half product", "pass / half product"]
 
 
 def line(shape: tuple[int, int, int, int, int], folder: Path) -> tuple[list[str], float]:
     """The cells under HEAD, and the seconds of a score."""
     prepare(shape, folder)
-    (alone, floor), _ = measure("pass", folder)
-    (seconds,), peak = measure("ours", folder)
+    alone, floor = map(float, measure(part("pass", folder), **ONE_BLAS_THREAD)[2].split())
+    seconds, peak, _ = measure(bundle(folder, *SCORE))
     rows = shape[0] * shape[1] * shape[2] * shape[3]
     cells = [f"{rows:,} × {shape[4]:,}", f"{seconds:.2f} s", f"{peak:,.0f} MB", f"{alone:.2f} s", f"{floor:.2f} s"]
     return [*cells, f"{alone / floor:.2f}"], seconds
@@ -177,7 +174,7 @@ def compare(names: list[str], *, with_croma: bool) -> None:
         with tempfile.TemporaryDirectory() as folder:
             cells, seconds = line(GEOMETRIES[name], Path(folder))
             if with_croma:
-                (theirs,), their_peak = measure("croma", Path(folder))
+                theirs, their_peak, _ = measure(part("croma", Path(folder)))
                 cells += [f"{theirs:.1f} s", f"{their_peak:,.0f} MB", f"{theirs / seconds:.0f}×"]
         table.append([name, *cells])
     show(table)
@@ -191,6 +188,16 @@ def growth() -> None:
     show(table)
 
 
+def large() -> None:
+    """What a score of LARGE takes where 4 GB are allowed; mapped pages of the matrix are in the peak."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(LARGE, folder)
+        seconds, peak, said = measure(bundle(folder, *SCORE, "--memory-limit", "4G"))
+    print(said)
+    print(f"{seconds:,.0f} s, peak {peak:,.0f} MB of memory and mapped pages of the matrix")
+
+
 def show(table: list[list[str]]) -> None:
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     for row in table:
@@ -202,12 +209,16 @@ def main() -> None:
     parser.add_argument("cohorts", nargs="*", choices=[*GEOMETRIES, []], help="default: all")
     parser.add_argument("--no-croma", action="store_true", help="leave out the public package")
     parser.add_argument("--growth", action="store_true", help="how time grows with rows and width")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--large", action="store_true", help="200,000 × 2,560 under --memory-limit 4G")
+    parser.add_argument("--part", choices=["pass", "croma"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.part:
-        seconds = PARTS[asked.part](asked.folder)
-        print(*seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
+    if asked.part == "pass":
+        print(*survey_alone(asked.folder))
+    elif asked.part == "croma":
+        croma(asked.folder)
+    elif asked.large:
+        large()
     elif asked.growth:
         growth()
     else:
