@@ -3,7 +3,7 @@
     make bench                               # the three cohort geometries; croma on all of them takes about 15 minutes
     .venv-test/bin/python benchmarks/score.py tcga --no-croma
     .venv-test/bin/python benchmarks/score.py --growth     # how time grows with rows and width
-    .venv-test/bin/python benchmarks/score.py --large      # 200,000 × 2,560 under --memory-limit 4G (20 minutes)
+    .venv-test/bin/python benchmarks/score.py --large      # 200,000 × 2,560 under --memory-limit 4G; takes long
 
 Everything is measured in one run on one machine, each part in a process of its own, on synthetic embeddings with class,
 centre and slide effects and a decaying spectrum. Score and croma are whole processes, from start to exit: the score
