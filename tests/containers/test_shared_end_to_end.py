@@ -18,6 +18,8 @@ import pytest
 from container_checkout import REPOSITORY, Checkout
 
 from croma_bundle.artifacts.contract import differences
+from croma_bundle.errors import EnvironmentFault
+from croma_bundle.launch.venv import find_python
 
 pytestmark = pytest.mark.containers
 
@@ -50,6 +52,10 @@ def in_the_container(image: Checkout, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def in_the_venv(in_the_container: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A volume with the same tiles and weights, embedded with RUNTIME=venv from this checkout."""
+    try:
+        find_python()
+    except EnvironmentFault as fault:
+        pytest.skip(fault.paragraph())
     theirs, volume = in_the_container[0], tmp_path_factory.mktemp("venv") / "volume"
     for folder in ("tilesets", "weights"):
         shutil.copytree(theirs / folder, volume / folder)
