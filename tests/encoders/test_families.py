@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY
 from croma_bundle.encoders.families import LIBRARIES
 from croma_bundle.layout import Volume
 from embedded import add_cohort
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 PIN = re.compile(r"^(timm|transformers)==(\S+)$", re.M)
 
 
