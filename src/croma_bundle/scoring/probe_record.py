@@ -9,27 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from croma_bundle.artifacts.environment import bundle_version
-from croma_bundle.durable import json_bytes, sha256_file
 from croma_bundle.errors import BundleError
 from croma_bundle.layout import Volume
 from croma_bundle.scoring.kept import UNREADABLE, intact
 from croma_bundle.scoring.probe_cohort import ProbeCohort
 from croma_bundle.scoring.probe_units import made_with
-from croma_bundle.scoring.record import CODE, PLANNED, RUN_SCHEMA, source_sha256
+from croma_bundle.scoring.record import CODE, PLANNED, matrix_facts, planned_parts, source_sha256, tileset_facts
 from croma_bundle.scoring.roster import Member
 
 
 def planned(replay: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The parts that are known before anything is swept; where they are equal, so are the tables."""
     code = {"bundle": bundle_version(), "source_sha256": source_sha256((*CODE, "probe"))}
-    parts = {
-        "schema": RUN_SCHEMA,
-        "replay": {"command": "probe", **replay},
-        "versions": code | made_with(),
-        "inputs": inputs,
-    }
-    as_written: dict[str, Any] = json.loads(json_bytes(parts))
-    return as_written
+    return planned_parts({"command": "probe", **replay}, code | made_with(), inputs)
 
 
 def inputs_of(
@@ -37,19 +29,10 @@ def inputs_of(
 ) -> dict[str, Any]:
     """What is swept: the rows and the schedule, and of each encoder its matrix."""
     return {
-        "tileset": tileset,
-        "manifest_sha256": sha256_file(volume.tile_manifest(tileset)),
-        "manifest_fingerprint": fingerprint,
+        **tileset_facts(volume, tileset, fingerprint),
         "cohort_sha256": cohort.sha256(),
         "pixels_sha256": pixels,
-        "encoders": {
-            m.name: {
-                "matrix_sha256": m.sidecar["matrix_sha256"],
-                "sidecar_sha256": m.sidecar_sha256,
-                "control": m.is_control,
-            }
-            for m in members
-        },
+        "encoders": {m.name: matrix_facts(m) for m in members},
     }
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +34,25 @@ def planned(
 ) -> dict[str, Any]:
     """The parts of `run.json` that decide all others."""
     declared = view.benchmark
-    parts = {
-        "schema": RUN_SCHEMA,
-        "replay": {
-            "command": "score",
-            "benchmark": declared.name,
-            "protocol": protocol,
-            "confounder": view.confounder,
-            "encoders": sorted(limited_to) if limited_to is not None else None,
-            "k_grid": knobs.k_grid or declared.k_grid,
-            "k_max": knobs.k_max or declared.k_max,
-            "k": knobs.k,
-            "tau": knobs.tau,
-            "m": knobs.m,
-            "seed": knobs.seed,
-        },
-        "versions": made_with(),
-        "inputs": inputs,
+    replay = {
+        "command": "score",
+        "benchmark": declared.name,
+        "protocol": protocol,
+        "confounder": view.confounder,
+        "encoders": sorted(limited_to) if limited_to is not None else None,
+        "k_grid": knobs.k_grid or declared.k_grid,
+        "k_max": knobs.k_max or declared.k_max,
+        "k": knobs.k,
+        "tau": knobs.tau,
+        "m": knobs.m,
+        "seed": knobs.seed,
     }
+    return planned_parts(replay, made_with(), inputs)
+
+
+def planned_parts(replay: Mapping[str, Any], versions: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The PLANNED parts of any `run.json`, as they are read back."""
+    parts = {"schema": RUN_SCHEMA, "replay": replay, "versions": versions, "inputs": inputs}
     as_written: dict[str, Any] = json.loads(json_bytes(parts))
     return as_written
 
@@ -67,22 +68,27 @@ def inputs_of(
 ) -> dict[str, Any]:
     """What is scored: the rows, and of each encoder its matrix and what its declaration says of it."""
     tileset = view.benchmark.tileset
+    encoders = {m.name: {**matrix_facts(m), "votes": m.votes, "exposed": m.exposed(tileset)} for m in members}
     return {
-        "tileset": tileset,
-        "manifest_sha256": sha256_file(volume.tile_manifest(tileset)),
-        "manifest_fingerprint": fingerprint,
+        **tileset_facts(volume, tileset, fingerprint),
         "view_sha256": view.sha256(),
         "pixels_sha256": pixels,
-        "encoders": {
-            m.name: {
-                "matrix_sha256": m.sidecar["matrix_sha256"],
-                "sidecar_sha256": m.sidecar_sha256,
-                "control": m.is_control,
-                "votes": m.votes,
-                "exposed": m.exposed(tileset),
-            }
-            for m in members
-        },
+        "encoders": encoders,
+    }
+
+
+def tileset_facts(volume: Volume, tileset: str, fingerprint: str) -> dict[str, Any]:
+    """Which tileset, and its manifest by hash."""
+    manifest = sha256_file(volume.tile_manifest(tileset))
+    return {"tileset": tileset, "manifest_sha256": manifest, "manifest_fingerprint": fingerprint}
+
+
+def matrix_facts(member: Member) -> dict[str, Any]:
+    """An encoder's matrix and sidecar by hash, and whether it is a control."""
+    return {
+        "matrix_sha256": member.sidecar["matrix_sha256"],
+        "sidecar_sha256": member.sidecar_sha256,
+        "control": member.is_control,
     }
 
 
