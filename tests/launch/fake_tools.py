@@ -28,6 +28,26 @@ for arguments, out, err, code in json.load(open({answers!r})):
 sys.exit(0)
 """
 
+ABSENT = """
+[Absent]
+family = "classical"
+backend = "timm"
+model = "vit_small_patch16_224"
+width = 384
+repository = "nobody/nothing"
+revision = "0123456789abcdef0123456789abcdef01234567"
+files = [{ name = "model.safetensors" }]
+pooling = "native"
+batch_size = 1
+generation = "none"
+control = true
+votes = false
+licence = "none"
+citation = "none"
+"""
+"""A private encoder whose repository no hub on this machine has."""
+NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
+
 
 @dataclass(frozen=True)
 class Answer:

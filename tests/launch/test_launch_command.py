@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_tools import Answer, calls, fake_tool
+from fake_tools import ABSENT, NO_HUB, Answer, calls, fake_tool
 
 from croma_bundle.layout import Volume
 
@@ -47,36 +47,16 @@ def test_a_batch_size_of_ones_own_is_recorded_and_is_another_artifact(cli: Cli, 
     assert json.loads(volume.sidecar("small", "Thumbnail").read_bytes())["batch_size"] == 7
 
 
-ABSENT = """
-[Absent]
-family = "classical"
-backend = "timm"
-model = "vit_small_patch16_224"
-width = 384
-repository = "nobody/nothing"
-revision = "0123456789abcdef0123456789abcdef01234567"
-files = [{ name = "model.safetensors" }]
-pooling = "cls"
-batch_size = 1
-generation = "none"
-control = true
-votes = false
-licence = "none"
-citation = "none"
-"""
-
-
 def test_weights_that_cannot_be_fetched_stop_only_their_own_encoder(cli: Cli, declared: None, volume: Volume):
     """A private encoder whose repository no hub on this machine has, beside those that need no weights."""
     volume.encoder_declarations.mkdir()
     (volume.encoder_declarations / "absent.toml").write_text(ABSENT)
-    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
     launch = ("launch", "--runtime", "venv", "embed", "--tileset", "small", "--workers", "0")
-    done = cli(*launch, exits=4, env=env)
+    done = cli(*launch, exits=4, env=NO_HUB)
     assert "the hub: it cannot be reached" in done.stderr
     assert [name for name in ("Thumbnail", "GaborEnergy") if not volume.sidecar("small", name).exists()] == []
     assert "small · Absent: failed" in done.stderr
-    alone = cli(*launch, "--encoders", "Absent", exits=4, env=env)
+    alone = cli(*launch, "--encoders", "Absent", exits=4, env=NO_HUB)
     assert "small · Absent" not in alone.stderr, "nothing is left to embed"
 
 

@@ -7,32 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_tools import Answer, calls, fake_tool
+from fake_tools import ABSENT, NO_HUB, Answer, calls, fake_tool
 
 from croma_bundle.launch.run import launcher
 from croma_bundle.launch.smoke import launch_smoke
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import load_catalogue
 from croma_bundle.progress import Reporter
-
-ABSENT = """
-[Absent]
-family = "classical"
-backend = "timm"
-model = "vit_small_patch16_224"
-width = 384
-repository = "nobody/nothing"
-revision = "0123456789abcdef0123456789abcdef01234567"
-files = [{ name = "model.safetensors" }]
-pooling = "native"
-batch_size = 1
-generation = "none"
-control = true
-votes = false
-licence = "none"
-citation = "none"
-"""
-NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
 
 
 def test_it_runs_in_the_venv_what_needs_no_weights(cli, volume: Volume):

@@ -100,12 +100,27 @@ def launch_embed(launch: Launcher, volume: Volume, catalogue: Catalogue, asked: 
     steps = []
     if tileset.images and not volume.pixels(asked.tileset).exists():
         steps.append(Step("tiles", ("fetch", asked.tileset, *workers), own_tiles=own_tiles(tileset)))
-    if missing_weights(launch.place.weights, encoders):
-        steps.append(Step("weights", ("--family", asked.family, *names)))
     arguments = ("--tileset", asked.tileset, "--device", device, *names, *workers, *asked.options)
-    steps.append(Step(service, arguments, own_tiles=own_tiles(tileset), on_gpu=on_gpu))
+    computing = Step(service, arguments, own_tiles=own_tiles(tileset), on_gpu=on_gpu)
+    return run_with_weights(launch, asked.family, encoders, names, steps, computing)
+
+
+def run_with_weights(
+    launch: Launcher,
+    family: str,
+    encoders: Sequence[Encoder],
+    names: tuple[str, ...],
+    before: Sequence[Step],
+    computing: Step,
+) -> int:
+    """The steps before, the weights that are missing, and the step that computes; returns the worst exit code.
+
+    A step that fails is the last, unless it is the weights' and some encoder has all its files.
+    """
+    missing = missing_weights(launch.place.weights, encoders)
+    fetch = [Step("weights", ("--family", family, *names))] if missing else []
     worst = 0
-    for step in steps:
+    for step in (*before, *fetch, computing):
         code = launch.run(step)
         worst = max(worst, code)
         some_left = step.name == "weights" and len(missing_weights(launch.place.weights, encoders)) < len(encoders)

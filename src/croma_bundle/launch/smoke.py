@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from croma_bundle.launch.run import Launcher, device_for, missing_weights
+from croma_bundle.launch.run import Launcher, device_for, run_with_weights
 from croma_bundle.launch.steps import Step, smoke_service
 from croma_bundle.manifests.catalogue import Catalogue
 from croma_bundle.manifests.choice import choose_encoders
@@ -18,9 +18,5 @@ def launch_smoke(
     service = smoke_service(family)
     device, on_gpu = device_for(launch, Step(service), device, chosen)
     names = ("--encoders", ",".join(encoders)) if encoders else ()
-    code = 0
-    if missing := missing_weights(launch.place.weights, chosen):
-        code = launch.run(Step("weights", ("--family", family, *names)))
-        if code and len(missing_weights(launch.place.weights, chosen)) == len(missing) == len(chosen):
-            return code
-    return max(code, launch.run(Step(service, ("--device", device, *names), on_gpu=on_gpu)))
+    computing = Step(service, ("--device", device, *names), on_gpu=on_gpu)
+    return run_with_weights(launch, family, chosen, names, (), computing)
