@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from test_metrics_search import cohort, same
 
-from croma_bundle.errors import EnvironmentFault, UsageError
-from croma_bundle.metrics import arrangement, candidates, kernel
+from croma_bundle.errors import DegenerateEmbedding, EnvironmentFault, UsageError
+from croma_bundle.metrics import arrangement, candidates, kernel, selection
 from croma_bundle.metrics.neighbours import typed_neighbours
 
 BUILD = Path(__file__).resolve().parents[2] / "hatch_build.py"
@@ -61,12 +61,70 @@ def test_no_pair_no_dot_product(compiled):
     assert compiled.dots(np.ones((3, 5), dtype=np.float32), none, none).tolist() == []
 
 
+def arranged(x, codes, kernel=None, **options):
+    with ThreadPoolExecutor(1) as pool:
+        return arrangement.arrange(x, np.arange(len(x)), *codes, pool, kernel=kernel, **options)
+
+
+@pytest.mark.parametrize("width", [*range(1, 40), 127, 128, 129, 300, 768, 1023, 1536, 2563])
+def test_centred_rows_have_the_bytes_of_numpys(compiled, width):
+    rng = np.random.default_rng(width)
+    x = (3 + rng.normal(size=(60, width)) * 10.0 ** rng.integers(-20, 18, (60, 1))).astype(np.float32)
+    x[7], x[8] = 0, 1e-42
+    codes = [np.arange(60) % 3, np.arange(60) % 2, np.arange(60)]
+    for hold in (True, False):
+        one, other = (arranged(x, codes, kernel, hold=hold) for kernel in (compiled, None))
+        assert one.scale.tobytes() == other.scale.tobytes()
+        assert one.h.tobytes() == other.h.tobytes()
+        assert one.factor(slice(0, 60)).tobytes() == other.factor(slice(0, 60)).tobytes()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_refused_by_their_given_number(compiled, value):
+    x, *codes = cohort(n=50)
+    x[3] = 0  # no length, and finite
+    x[41, 5] = x[17, 0] = value
+    for kernel in (compiled, None):
+        with pytest.raises(DegenerateEmbedding, match=r"not finite in row 17, 41$"):
+            arranged(x, codes, kernel)
+
+
+@pytest.mark.parametrize("ranks", [(1, 1), (29, 11), (90, 40), (500, 300)])  # and more than there are
+@pytest.mark.parametrize("labels", [2, 25])
+def test_the_guess_is_numpys(compiled, monkeypatch, labels, ranks):
+    monkeypatch.setattr(arrangement, "SAMPLE", 400)
+    x, *codes = cohort(n=1100, labels=labels, centres=labels, groups=40)
+    guesses = []
+    for kernel in (compiled, None):
+        a = arranged(x, codes, kernel, block=150)
+        sample = slice(0, a.sampled)
+        for block in a.blocks:
+            product = a.product(block.rows, a.factor(block.rows), sample, a.factor(sample))
+            guesses.append(np.stack(candidates.guess(a, block, product, *ranks)))
+    half = len(guesses) // 2
+    assert half > 4
+    for one, other in zip(guesses[:half], guesses[half:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("spread", [1, 1e-3, 1e-30, 0])
+@pytest.mark.parametrize(("rows", "count"), [(1, 40), (300, 20_000), (2000, 1500), (5, 0)])
+def test_pairs_are_ordered_as_by_a_stable_sort(compiled, rows, count, spread):
+    rng = np.random.default_rng(count)
+    row = rng.integers(0, rows, count).astype(np.int16)
+    closeness = -(0.25 + spread * rng.normal(size=count)).astype(np.float32)  # some above 0
+    closeness[::3] = closeness[: len(closeness[::3])]
+    closeness[5::50] = [-0.0, 0.0] * (len(closeness[5::50]) // 2) + [0.0] * (len(closeness[5::50]) % 2)
+    wanted = np.lexsort((np.maximum(-closeness, 0), row))
+    for order in (compiled.order, selection._order):
+        assert order(row, closeness, rows).tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("labels", [2, 25])  # one cell a block, and many
 def test_the_pairs_within_the_limits_are_numpys_in_its_order(compiled, labels):
     x, *codes = cohort(n=1100, labels=labels, centres=labels, groups=40)
     rng = np.random.default_rng(0)
-    with ThreadPoolExecutor(1) as pool:
-        a = arrangement.arrange(x, np.arange(1100), *codes, pool, block=150)
+    a = arranged(x, codes, block=150)
     limits = -rng.uniform(0.05, 0.3, size=(4, 1100)).astype(np.float32)
     limits[:, ::7] = candidates.NO_LIMIT
     gatherings = [compiled.gathering(a, limits), candidates._Gathering(a, limits)]

@@ -202,21 +202,22 @@ def _sum_of_units(a: Arrangement, rows: slice) -> Floats:
 
 
 def _fill(a: Arrangement, rows: slice) -> list[int]:
-    """Scale, centre and halve the squares of some rows; the numbers of those that are not finite, which are not."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        part = a.x[a.source[rows]].astype(np.float64)
-        scale = a.scale[rows] = _inverse_lengths(part)
-        if not scale.all():  # a row of zeros, or none that has a length
-            bad = np.flatnonzero(~np.isfinite(part).all(axis=1))
-            if bad.size:
-                return [int(row) for row in a.source[rows][bad]]
-        part *= scale[:, np.newaxis]
-        part -= a.centre
-    if a.held is not None:
-        a.held[rows] = part
-    part *= part
-    a.h[rows] = np.add.reduce(part, axis=-1) / 2.0
-    return []
+    """Scale, centre and halve the squares of some rows; the numbers of those that are not finite."""
+    held = None if a.held is None else a.held[rows]
+    if a.kernel and a.kernel.takes(a.x):
+        a.kernel.centre(a.x, a.source[rows], a.centre, a.scale[rows], held, a.h[rows])
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):
+            part = a.x[a.source[rows]].astype(np.float64)
+            a.scale[rows] = _inverse_lengths(part)
+            part *= a.scale[rows, np.newaxis]
+            part -= a.centre
+            if held is not None:
+                held[:] = part
+            part *= part
+            a.h[rows] = np.add.reduce(part, axis=-1) / 2.0
+    shapeless = a.source[rows][a.scale[rows] == 0]  # a row of zeros, or none that has a length
+    return [int(row) for row in shapeless if not np.isfinite(a.x[row]).all()]
 
 
 def _inverse_lengths(rows: Floats) -> Floats:

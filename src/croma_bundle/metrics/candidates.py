@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -174,7 +174,6 @@ class _Walk:
             self.complete(number, pairs, self.guess)
 
     def _guess(self, block: Block, product: Singles) -> None:
-        _exclude_groups(product, self.a.groups[block.rows], self.a.groups[: self.a.sampled])
         self.guess.put(block.rows, *guess(self.a, block, product, *self.ranks))
 
     def _add(self, i: int, j: int, product: Singles, *, both: bool) -> None:
@@ -228,9 +227,14 @@ def _tasks(a: Arrangement, blocks: range) -> Iterator[tuple[range, range]]:
             yield range(start, stop), range(j, min(j + step, blocks.stop))
 
 
-def guess(a: Arrangement, block: Block, product: Singles, k_rank: int, m_rank: int) -> tuple[Singles, Singles, Singles]:
-    """Each row's distance to its k-th nearest candidate, and its m-th of each type, by its product with the sample."""
+def guess(a: Arrangement, block: Block, product: Singles, k_rank: int, m_rank: int) -> Sequence[Singles]:
+    """Each row's distance to its k-th nearest candidate, and its m-th of each type, by its product with the sample.
+
+    Pairs of one group are set to minus infinity, or left as they are."""
+    if a.kernel:
+        return a.kernel.guess(a, block, product, k_rank, m_rank)
     rows, sample = block.rows, slice(0, a.sampled)
+    _exclude_groups(product, a.groups[rows], a.groups[sample])
     near = _nth(product, k_rank)
     if block.label >= 0:
         same_label, same_confounder = a.labels[sample] == block.label, a.confounders[sample] == block.confounder

@@ -1,8 +1,9 @@
-/* The two inner loops of the neighbour search, for a machine that has a C compiler when the package is built.
+/* The inner loops of the neighbour search, for a machine that has a C compiler when the package is built.
  *
- * The numpy code in candidates.py and selection.py is the reference: the same pairs, and the same bytes of every sum.
- * Nothing is allocated and no Python is called here; kernel.py checks the arguments.
+ * The numpy code in arrangement.py, candidates.py and selection.py is the reference: the same pairs, and the same bytes
+ * of every sum. Nothing is allocated and no Python is called here; kernel.py checks the arguments.
  */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 #ifdef __SSE2__
@@ -28,6 +29,7 @@
 #define DEPTH 64
 #define ABREAST 4 /* partners at a time: four independent sums keep the adders busy */
 #define STRIP 16  /* columns looked at together */
+#define DIGITS 4  /* of eight bits, of a float32 that is sorted */
 
 typedef double wide __attribute__((vector_size(8 * LANES)));
 
@@ -101,6 +103,41 @@ FOR_EACH_CPU void croma_dots(const float *x, int64_t width, const int64_t *rows,
   }
 }
 
+/* The sum of the squares of n float64, as numpy.add.reduce sums them. */
+FOR_EACH_CPU static double squares(const double *value, int64_t n) {
+  if (n > LEAF) {
+    const int64_t half = n / 2 - n / 2 % LANES;
+    return squares(value, half) + squares(value + half, n - half);
+  }
+  const int64_t whole = n - n % LANES;
+  wide sum, next;
+  double total = 0.0;
+  if (whole) {
+    memcpy(&sum, value, sizeof sum);
+    sum *= sum;
+    for (int64_t i = LANES; i < whole; i += LANES) memcpy(&next, value + i, sizeof next), sum += next * next;
+    total = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+  }
+  for (int64_t i = whole; i < n; i++) total += value[i] * value[i];
+  return total;
+}
+
+/* Of n rows of x: 1 / length, 0 for a row that has none; the unit row less the centre, to held (unless that is null);
+ * and half the squared length of that. unit: `width` doubles. */
+FOR_EACH_CPU void croma_centre(const float *x, int64_t width, const int64_t *source, int64_t n, const double *centre,
+                               double *unit, double *scale, float *held, double *half) {
+  for (int64_t i = 0; i < n; i++) {
+    const float *row = x + source[i] * width;
+    for (int64_t c = 0; c < width; c++) unit[c] = row[c];
+    const double length = sqrt(squares(unit, width));
+    scale[i] = length > 0 ? 1.0 / length : 0.0;
+    for (int64_t c = 0; c < width; c++) unit[c] = unit[c] * scale[i] - centre[c];
+    if (held)
+      for (int64_t c = 0; c < width; c++) held[i * width + c] = (float)unit[c];
+    half[i] = squares(unit, width) / 2.0;
+  }
+}
+
 struct pairs {
   int16_t *row;
   int32_t *partner;
@@ -139,6 +176,47 @@ INLINE unsigned reaching(const float *value, const float *limit, int step, int64
   return bits;
 }
 
+INLINE int type_of(const struct rows *all, int64_t row, int64_t partner) {
+  const int same_label = all->label[row] == all->label[partner];
+  const int same_confounder = all->confounder[row] == all->confounder[partner];
+  return same_label ? (same_confounder ? 2 : 0) : (same_confounder ? 1 : 3);
+}
+
+/* Put a value among the `rank` largest, ascending; the first of them drops out. */
+INLINE void push(float *largest, int64_t rank, float value) {
+  int64_t i = 1;
+  for (; i < rank && largest[i] < value; i++) largest[i - 1] = largest[i];
+  largest[i - 1] = value;
+}
+
+/* Of each row of a block of the product (rows from `first`, columns from 0, lines p apart): the ranks[0]-th largest of
+ * its candidates, and the ranks[1]-th largest of its SO and of its OS; minus infinity where there are fewer.
+ * best: ranks[0] + 2 ranks[1] floats. */
+FOR_EACH_CPU void croma_guess(const float *product, int64_t first, int64_t n, int64_t p, const struct rows *all,
+                              const int64_t ranks[2], float *best, float *near, float *so, float *os) {
+  float *const typed[2] = {best + ranks[0], best + ranks[0] + ranks[1]};
+  for (int64_t row = first; row < first + n; row++) {
+    const float *line = product + (row - first) * p;
+    for (int64_t r = 0; r < ranks[0] + 2 * ranks[1]; r++) best[r] = -INFINITY;
+    for (int64_t j = 0, end; j < p; j = end) {
+      end = all->cell_end[j] < p ? all->cell_end[j] : p;
+      const int type = type_of(all, row, j);
+      float *const own = type < 2 ? typed[type] : 0;
+      for (; j < end; j += STRIP) {
+        const float least = own && *own < *best ? *own : *best;
+        unsigned hits = reaching(line + j, &least, 0, end - j < STRIP ? end - j : STRIP);
+        for (; hits; hits &= hits - 1) {
+          const int64_t column = j + __builtin_ctz(hits);
+          if (all->group[row] == all->group[column]) continue;
+          if (line[column] > *best) push(best, ranks[0], line[column]);
+          if (own && line[column] > *own) push(own, ranks[1], line[column]);
+        }
+      }
+    }
+    near[row - first] = *best, so[row - first] = *typed[0], os[row - first] = *typed[1];
+  }
+}
+
 /* Every pair of candidates of a block of the product (rows from `first`, columns from `second`, lines `stride` apart)
  * that is within the row's limit, to own; and within the column's, to theirs, unless that is null. */
 FOR_EACH_CPU void croma_gather(const float *product, int64_t stride, int64_t first, int64_t n, int64_t second, int64_t p,
@@ -148,10 +226,7 @@ FOR_EACH_CPU void croma_gather(const float *product, int64_t stride, int64_t fir
     for (int64_t j = 0, end; j < p; j = end) {
       end = all->cell_end[second + j] - second;
       if (end > p) end = p;
-      const int same_label = all->label[row] == all->label[second + j];
-      const int same_confounder = all->confounder[row] == all->confounder[second + j];
-      const int type = same_label ? (same_confounder ? 2 : 0) : (same_confounder ? 1 : 3);
-      const float *limits = all->limit + type * all->n;
+      const float *limits = all->limit + type_of(all, row, second + j) * all->n;
       for (; j < end; j += STRIP) {
         const int64_t width = end - j < STRIP ? end - j : STRIP;
         unsigned mine = reaching(line + j, limits + row, 0, width);
@@ -166,5 +241,40 @@ FOR_EACH_CPU void croma_gather(const float *product, int64_t stride, int64_t fir
         }
       }
     }
+  }
+}
+
+/* Sort n keys by their upper halves, stably; `other` is room for as many. Gives the one of the two that holds them. */
+INLINE uint64_t *sorted(uint64_t *key, uint64_t *other, int64_t n) {
+  int64_t count[DIGITS][256] = {{0}};
+  for (int64_t i = 0; i < n; i++)
+    for (int d = 0; d < DIGITS; d++) count[d][key[i] >> (32 + 8 * d) & 255]++;
+  for (int d = 0; d < DIGITS && n; d++) {
+    const int shift = 32 + 8 * d;
+    if (count[d][key[0] >> shift & 255] == n) continue;
+    for (int64_t v = 0, at = 0, many; v < 256; v++) many = count[d][v], count[d][v] = at, at += many;
+    for (int64_t i = 0; i < n; i++) other[count[d][key[i] >> shift & 255]++] = key[i];
+    uint64_t *was = key;
+    key = other, other = was;
+  }
+  return key;
+}
+
+/* The order of pairs by row, then nearest first, those that are equal as they come. rows: how many there are; start:
+ * rows + 1 numbers; key, room: as many as pairs. A distance below 0 counts as 0. */
+FOR_EACH_CPU void croma_order(const struct pairs *pairs, int64_t rows, int64_t *start, uint64_t *key, uint64_t *room,
+                              int64_t *order) {
+  for (int64_t r = 0; r <= rows; r++) start[r] = 0;
+  for (int64_t i = 0; i < pairs->count; i++) start[pairs->row[i] + 1]++;
+  for (int64_t r = 0; r < rows; r++) start[r + 1] += start[r];
+  for (int64_t i = 0; i < pairs->count; i++) {
+    const float distance = pairs->closeness[i] < 0 ? -pairs->closeness[i] : 0.0f;
+    uint32_t bits; /* non-negative float32 sort like their bits */
+    memcpy(&bits, &distance, sizeof bits);
+    key[start[pairs->row[i]]++] = (uint64_t)bits << 32 | (uint64_t)i;
+  }
+  for (int64_t r = 0, from = 0; r < rows; from = start[r++]) { /* by now start[r] is where row r ends */
+    const uint64_t *mine = sorted(key + from, room + from, start[r] - from);
+    for (int64_t i = from; i < start[r]; i++) order[i] = (int64_t)(uint32_t)mine[i - from];
   }
 }

@@ -76,18 +76,40 @@ class Kernel:
     """The library's functions on arrays."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._dots, self._gather = library.croma_dots, library.croma_gather
         whole, at = ctypes.c_int64, ctypes.c_void_p
-        self._dots.argtypes = [at, whole, at, at, whole, at, at]
-        self._gather.argtypes = [at, whole, whole, whole, whole, whole, at, at, at]
-        self._dots.restype = self._gather.restype = None
+        takes = {
+            "dots": [at, whole, at, at, whole, at, at],
+            "centre": [at, whole, at, whole, at, at, at, at, at],
+            "guess": [at, whole, whole, whole, at, at, at, at, at, at],
+            "gather": [at, whole, whole, whole, whole, whole, at, at, at],
+            "order": [at, whole, at, at, at, at],
+        }
+        self._call = {name: getattr(library, f"croma_{name}") for name in takes}
+        for name, function in self._call.items():
+            function.argtypes, function.restype = takes[name], None
 
     def dots(self, x: Singles, rows: Ints, partners: Ints) -> Floats:
         """Dot product of each row of x with its partner, summed as ``numpy.add.reduce`` does."""
         own, out = np.empty(x.shape[1]), np.empty(len(rows))
         rows, partners = (np.ascontiguousarray(side, dtype=np.int64) for side in (rows, partners))
-        self._dots(_at(x), x.shape[1], _at(rows), _at(partners), len(rows), _at(own), _at(out))
+        self._call["dots"](_at(x), x.shape[1], _at(rows), _at(partners), len(rows), _at(own), _at(out))
         return out
+
+    def centre(
+        self, x: Singles, source: Ints, centre: Floats, scale: Floats, held: Singles | None, half: Floats
+    ) -> None:
+        """Of each row ``x[source]``: fill in its scale, what is held of it (unless None), and its half square."""
+        unit, source = np.empty(x.shape[1]), np.ascontiguousarray(source, dtype=np.int64)
+        to = [_at(scale), None if held is None else _at(held), _at(half)]
+        self._call["centre"](_at(x), x.shape[1], _at(source), len(source), _at(centre), _at(unit), *to)
+
+    def order(self, row: npt.NDArray[np.int16], closeness: Singles, rows: int) -> Ints:
+        """What sorts pairs by row (0 to rows − 1), then nearest first, stably."""
+        order = np.empty(len(row), dtype=np.int64)
+        start, key, room = np.empty(rows + 1, dtype=np.int64), np.empty_like(order), np.empty_like(order)
+        pairs = _Pairs(_at(row), None, _at(closeness), len(row))
+        self._call["order"](ctypes.byref(pairs), rows, _at(start), _at(key), _at(room), _at(order))
+        return order
 
     def takes(self, x: npt.NDArray[Any]) -> bool:
         """Whether ``dots`` can read the rows of x."""
@@ -95,15 +117,32 @@ class Kernel:
 
     def gathering(self, a: Arrangement, limits: Singles) -> Gathering:
         """For the rows of `a`; `limits` is (4, N) and may change meanwhile."""
-        return _Gathering(self._gather, a, limits)
+        return _Gathering(self._call["gather"], a, limits)
+
+    def guess(self, a: Arrangement, block: Block, product: Singles, k_rank: int, m_rank: int) -> list[Singles]:
+        """Of each row of a block, by its product with the sample: the k_rank-th nearest of its candidates, and the
+        m_rank-th of each type; minus infinity where there are fewer."""
+        product, ranks = np.ascontiguousarray(product), np.array([k_rank, m_rank], dtype=np.int64)
+        n, p = product.shape
+        best, found = np.empty(k_rank + 2 * m_rank, dtype=np.float32), list(np.empty((3, n), dtype=np.float32))
+        rows, _kept = _rows(a)
+        self._call["guess"](
+            _at(product), block.start, n, p, ctypes.byref(rows), _at(ranks), _at(best), *map(_at, found)
+        )
+        return found
+
+
+def _rows(a: Arrangement, limits: Singles | None = None) -> tuple[_Rows, list[Any]]:
+    """The rows as C reads them, and what must stay alive meanwhile."""
+    codes = (a.labels, a.confounders, a.groups, a.cell_end)
+    kept: list[Any] = [np.ascontiguousarray(code, dtype=np.int64) for code in codes]
+    return _Rows(*map(_at, kept), None if limits is None else _at(limits), len(a.given)), [*kept, limits]
 
 
 class _Gathering:
     def __init__(self, gather: Any, a: Arrangement, limits: Singles) -> None:
-        codes = (a.labels, a.confounders, a.groups, a.cell_end)
         self.gather = gather
-        self.held = [*(np.ascontiguousarray(code, dtype=np.int64) for code in codes), limits]
-        self.rows = _Rows(*map(_at, self.held), len(a.given))
+        self.rows, self.kept = _rows(a, limits)
 
     def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]:
         n, p = product.shape
@@ -121,10 +160,12 @@ class _Rows(ctypes.Structure):
     )
 
 
-class _Found(ctypes.Structure):
-    """Room for the pairs of a block: memory that is not written to is not taken."""
-
+class _Pairs(ctypes.Structure):
     _fields_ = (*((name, ctypes.c_void_p) for name in ("row", "partner", "closeness")), ("count", ctypes.c_int64))
+
+
+class _Found(_Pairs):
+    """Room for the pairs of a block: memory that is not written to is not taken."""
 
     def __init__(self, room: int) -> None:
         self.room = Pairs(

@@ -53,7 +53,21 @@ def type_counts(kinds: Kinds, k: int) -> TypeCounts:
 
 def robustness_index(counts: TypeCounts) -> float:
     """RI = Σ n_SO / Σ (n_SO + n_OS) over all units, in [0, 1]; 0.5 where there is no typed neighbour at all."""
-    so, os = int(counts.so.sum()), int(counts.os.sum())
+    return _index(int(counts.so.sum()), int(counts.os.sum()))
+
+
+def index_and_support(kinds: Kinds) -> tuple[float, float]:
+    """RI, and the share of units that have a typed neighbour, as above, without the counts of each unit.
+
+    Args:
+        kinds: (n, k) int8 as in ``Neighbours``, n at least 1.
+    """
+    so, os = kinds == SO, kinds == OS
+    supported = np.count_nonzero((so | os).any(axis=1))
+    return _index(np.count_nonzero(so), np.count_nonzero(os)), int(supported) / len(kinds)
+
+
+def _index(so: int, os: int) -> float:
     return so / (so + os) if so + os else NEUTRAL
 
 

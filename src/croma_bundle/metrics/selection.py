@@ -241,10 +241,7 @@ def _filled(table: npt.NDArray[_Scalar], width: int, value: float) -> npt.NDArra
 def _sorted_pairs(a: Arrangement, block: Block, collected: Collected) -> _Pairs:
     row, partner = np.concatenate(collected.rows), np.concatenate(collected.partners)
     closeness = np.concatenate(collected.closeness)
-    # Row and distance in one integer: non-negative float32 sort like their 31 bits. Rounding below 0 is within β.
-    key = np.maximum(-closeness, np.float32(0)).view(np.uint32).astype(np.uint64)
-    key |= row.astype(np.uint64) << np.uint64(31)
-    order = _order(key, 31 + (block.stop - block.start).bit_length())
+    order = (a.kernel.order if a.kernel else _order)(row, closeness, block.stop - block.start)
     return _paired(a, block, row[order].astype(np.int64), partner[order].astype(np.int64), closeness[order])
 
 
@@ -259,11 +256,15 @@ def _paired(a: Arrangement, block: Block, row: Ints, partner: Ints, closeness: S
     return _Pairs(row, partner, np.minimum(closeness.astype(np.float64), 0.0), kind)
 
 
-def _order(key: npt.NDArray[np.uint64], bits: int) -> Ints:
-    """What sorts keys of so many bits: with its place behind each, where there is room, which is faster."""
+def _order(row: npt.NDArray[np.int16], closeness: Singles, rows: int) -> Ints:
+    """What sorts pairs by row, then nearest first, stably. Rounding below 0 is within β, and counts as 0."""
+    # Row and distance in one integer: non-negative float32 sort like their 31 bits.
+    key = np.maximum(-closeness, np.float32(0)).view(np.uint32).astype(np.uint64)
+    key |= row.astype(np.uint64) << np.uint64(31)
     room = len(key).bit_length()
-    if bits + room > 64:
-        return np.argsort(key)
+    if 31 + rows.bit_length() + room > 64:
+        return np.argsort(key, kind="stable")
+    # With its place behind each, which is faster.
     packed = key << np.uint64(room) | np.arange(len(key), dtype=np.uint64)
     packed.sort()
     return (packed & np.uint64((1 << room) - 1)).astype(np.int64)

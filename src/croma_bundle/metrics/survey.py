@@ -289,16 +289,16 @@ def sweep_k(survey: Survey, operating_k: int, tau: float) -> list[KRow]:
     for k in sorted({*survey.usable_k, operating_k}):
         selected = k == operating_k
         used = _units_of_scopes_above(survey, 0 if selected else k)
-        kinds, distance = survey.kinds[used, :k], survey.distance[used, :k]
-        counts = ri.type_counts(kinds, k)
+        kinds, distance = (table[:, :k] if used.all() else table[used, :k] for table in (survey.kinds, survey.distance))
+        index, support = ri.index_and_support(kinds)
         rows.append(
             KRow(
                 k=k,
                 bio_bacc=survey.bio[k],
                 conf_bacc=survey.conf[k],
-                ri=ri.robustness_index(counts),
+                ri=index,
                 mari=mari.margin_aware_index(kinds, distance, k, temperature),
-                support=ri.support(ri.undefined_causes(counts)).support,
+                support=support,
                 selected=selected,
             )
         )
