@@ -13,6 +13,9 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis.extra.numpy import array_shapes, arrays
+from hypothesis.strategies import floats
 
 from bench import (
     QUADRANT,
@@ -30,6 +33,8 @@ from bench import (
     voting_rows,
 )
 from builders import cohort_rows
+
+from croma_bundle.scoring.tables import cells
 
 CONTRACT = {
     "metrics.csv": "benchmark,encoder,is_control,external,protocol,k,k_panel,tau,bio_bacc,conf_bacc,ri,mari,delta,"
@@ -100,6 +105,15 @@ def test_every_number_is_written_by_repr_and_so_round_trips(trio):
                 assert text in (repr(float(text)), repr(int(float(text)))), (path.name, column, text)
                 seen += 1
     assert seen > 36 * 3 * 10  # at least ten margins of every sample of every encoder
+
+
+@given(
+    arrays(np.float64, array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=6), elements=floats(allow_nan=True))
+)
+@example(np.array([[0.0, -0.0], [1e-4, 9.999999999999999e-5], [1e16, 9999999999999998.0], [0.1 + 0.2, np.nan]]))
+def test_cells_of_numbers_are_those_of_repr_and_nan_is_empty(numbers):
+    wanted = [",".join("" if math.isnan(value) else repr(value) for value in row) for row in numbers.tolist()]
+    assert cells(numbers) == wanted
 
 
 def test_gzip_carries_no_time_and_no_name(quadrant):

@@ -9,6 +9,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from pydantic_core import to_json
 
 from croma_bundle.metrics.bootstrap import Replicates, interval, win_rate
 from croma_bundle.metrics.ranking import resolvable
@@ -72,6 +74,7 @@ PAIRWISE = [
 LINES = 2_000
 """Rows of a table of samples that are made at a time."""
 Rows = list[list[Any]]
+Floats = npt.NDArray[np.float64]
 
 
 def metrics_rows(score: BenchmarkScore) -> Rows:
@@ -111,20 +114,23 @@ def per_sample_text(encoder: EncoderScore, places: Sequence[str]) -> Iterator[st
     row, from 0; a margin stays empty where CRoMa is undefined at that m."""
     yield ",".join(PER_SAMPLE) + "\n"
     point, margins = encoder.point, encoder.unit_margins[:, :M_MAX]
-    cells = repr if not np.isnan(margins).any() else _number
-    padding = [""] * (M_MAX - margins.shape[1])
+    padding = "," * (M_MAX - max(1, margins.shape[1]))
     for first in range(0, len(places), LINES):
         part = slice(first, first + LINES)
-        columns = (map(_number, of[part].tolist()) for of in (point.unit_ri, point.unit_mari))
-        units = zip(places[part], *columns, point.undefined[part].tolist(), margins[part].tolist(), strict=True)
-        yield "".join(
-            f"{place},{ri},{mari},{undefined},{','.join([*map(cells, of_m), *padding])}\n"
-            for place, ri, mari, undefined, of_m in units
-        )
+        shares = cells(np.column_stack((point.unit_ri[part], point.unit_mari[part])))
+        units = zip(places[part], shares, point.undefined[part].tolist(), cells(margins[part]), strict=True)
+        yield "".join(f"{place},{share},{undefined},{of_m}{padding}\n" for place, share, undefined, of_m in units)
 
 
-def _number(value: float) -> str:
-    return repr(value) if value == value else ""
+def cells(numbers: Floats) -> list[str]:
+    """Each row of (n, c) numbers as cells of CSV: by repr, NaN as nothing. JSON's writer is several times faster than
+    repr and writes the same digits; the few that repr writes with an exponent, and NaN, are left to repr."""
+    size = np.abs(numbers)
+    plain = ((size >= 1e-4) & (size < 1e16) | (size == 0)).all(axis=1)
+    rows = to_json(numbers.tolist()).decode()[2:-2].split("],[") if numbers.size else [""] * len(numbers)
+    for row in np.flatnonzero(~plain).tolist():
+        rows[row] = ",".join(repr(value) if value == value else "" for value in numbers[row].tolist())
+    return rows
 
 
 def pairwise_rows(score: BenchmarkScore) -> Rows:
