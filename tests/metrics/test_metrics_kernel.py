@@ -9,7 +9,7 @@ import pytest
 from test_metrics_search import cohort, same
 
 from croma_bundle.errors import DegenerateEmbedding, EnvironmentFault, UsageError
-from croma_bundle.metrics import arrangement, candidates, kernel, selection
+from croma_bundle.metrics import arrangement, candidates, kernel, leading, selection
 from croma_bundle.metrics.neighbours import typed_neighbours
 
 BUILD = Path(__file__).resolve().parents[2] / "hatch_build.py"
@@ -84,9 +84,9 @@ def test_rows_that_are_not_finite_are_refused_by_their_given_number(compiled, va
     x, *codes = cohort(n=50)
     x[3] = 0  # no length, and finite
     x[41, 5] = x[17, 0] = value
-    for kernel in (compiled, None):
+    for way in (compiled, None):
         with pytest.raises(DegenerateEmbedding, match=r"not finite in row 17, 41$"):
-            arranged(x, codes, kernel)
+            arranged(x, codes, way)
 
 
 @pytest.mark.parametrize("ranks", [(1, 1), (29, 11), (90, 40), (500, 300)])  # and more than there are
@@ -95,8 +95,8 @@ def test_the_guess_is_numpys(compiled, monkeypatch, labels, ranks):
     monkeypatch.setattr(arrangement, "SAMPLE", 400)
     x, *codes = cohort(n=1100, labels=labels, centres=labels, groups=40)
     guesses = []
-    for kernel in (compiled, None):
-        a = arranged(x, codes, kernel, block=150)
+    for way in (compiled, None):
+        a = arranged(x, codes, way, block=150)
         sample = slice(0, a.sampled)
         for block in a.blocks:
             product = a.product(block.rows, a.factor(block.rows), sample, a.factor(sample))
@@ -140,17 +140,69 @@ def test_the_pairs_within_the_limits_are_numpys_in_its_order(compiled, labels):
     assert several > 10_000
 
 
+@pytest.mark.parametrize("width", [40, 600, 1553])  # below a chunk of columns, and above one
+def test_what_is_sifted_is_what_the_whole_rows_say(compiled, width):
+    x, *codes = cohort(n=700, width=width, groups=40)
+    a = arranged(x, codes, compiled, block=290)  # more than a tile
+    limits = -np.random.default_rng(0).uniform(0.05, 0.3, size=(4, 700)).astype(np.float32)
+    unit = x[a.source].astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    closeness, candidate = unit @ unit.T - 1, a.groups[:, None] != a.groups
+    same_label, same_confounder = (code[:, None] == code for code in (a.labels, a.confounders))
+    kinds = candidates.kinds_of(same_label, same_confounder)
+    limit, band = limits[kinds, np.arange(700)[:, None]], a.band()[:, None]
+    surely, maybe = (candidate & (closeness >= limit + sign * band) for sign in (1, -1))
+    found = np.zeros((700, 700))
+    passing = np.zeros((290, 290), dtype=np.float32)  # a bound that rules nothing out
+    sift = compiled.sifting(a, limits, a.held)
+    for i, one in enumerate(a.blocks):
+        for j, other in enumerate(a.blocks[i:], i):
+            bound = passing[: one.stop - one.start, : other.stop - other.start]
+            for block, pairs in zip((one, other), sift(bound, one, other, both=i != j), strict=True):
+                if pairs is not None:
+                    np.add.at(found, (block.start + pairs.row, pairs.partner), 1)
+                    error = np.abs(pairs.closeness - closeness[block.start + pairs.row, pairs.partner])
+                    assert (error <= band[block.start + pairs.row, 0]).all()
+    assert found.max() == 1
+    assert (found[surely] == 1).all()
+    assert (found[~maybe] == 0).all()
+    assert 1000 < surely.sum() < 700 * 600
+
+
+def test_a_pair_that_the_bound_rules_out_is_not_multiplied(compiled):
+    x, *codes = cohort(n=300, groups=300)
+    a = arranged(x, codes, compiled)
+    block = a.blocks[0]
+    bound = np.full((block.stop, block.stop), -3, dtype=np.float32)
+    bound[2, 7] = bound[5, 7] = -1
+    everything = np.full((4, 300), -2.5, dtype=np.float32)  # within these limits, but for the bound
+    pairs, _ = compiled.sifting(a, everything, a.held)(bound, block, block, both=False)
+    assert list(zip(pairs.row.tolist(), pairs.partner.tolist(), strict=True)) == [(2, 7), (5, 7)]
+
+
+ALWAYS = {"FEWEST": 0, "WIDER": 1, "COUNTS": (4,)}
+
+
+@pytest.mark.parametrize("sifted", [False, True])
 @pytest.mark.parametrize("options", [{}, {"block": 70}, {"hold": False}, {"cuts": (1, 3, 11, 21)}, {"threads": 3}])
 @pytest.mark.parametrize("kind", ["float32", "float16", "float64", "duplicates", "cells", "of a larger matrix"])
-def test_neighbours_have_the_same_bytes(compiled, monkeypatch, kind, options):
+def test_neighbours_have_the_same_bytes(compiled, monkeypatch, kind, options, sifted):
     x, *codes = cohort(n=1300, labels=25 if kind == "cells" else 3)
     monkeypatch.setattr(arrangement, "SAMPLE", 200)
+    used = []
+    if sifted:
+        for name, value in ALWAYS.items():
+            monkeypatch.setattr(leading, name, value)
+        monkeypatch.setattr(candidates, "WORTH", np.inf)
+        sifting = compiled.sifting
+        monkeypatch.setattr(kernel.Kernel, "sifting", lambda self, *given: used.append(1) or sifting(*given))
     if kind.startswith("float"):
         x = x.astype(kind)
     if kind == "duplicates":
         x[::3] = x[0]
     rows = np.arange(1300)[::-1].copy() if kind == "of a larger matrix" else None
     found = typed_neighbours(x, *codes, k=21, m=5, rows=rows, **options)
+    assert bool(used) == (sifted and options.get("hold", True))
     monkeypatch.setenv("CROMA_KERNEL", "numpy")
     assert same(typed_neighbours(x, *codes, k=21, m=5, rows=rows, **options), found)
 

@@ -33,7 +33,6 @@ from bench import (
     voting_rows,
 )
 from builders import cohort_rows
-
 from croma_bundle.scoring.tables import cells
 
 CONTRACT = {

@@ -27,7 +27,8 @@ BLOCK = 1024
 SMALL = 128
 """A cell below this many rows shares its block with the cells after it."""
 SAMPLE = 1024
-"""Rows of the sample that stands for all, spread over the cells; at least a twentieth of the rows."""
+"""Rows of the sample that stands for all, spread over the cells, at least; a twentieth of the rows at least, and an
+eighth up to four times so many."""
 SAMPLED = 256
 """Rows of a block of the sample at most."""
 _STEP_BYTES = 1 << 19
@@ -102,7 +103,7 @@ class Arrangement:
 
     def product(self, rows: slice, mine: Singles, others: slice, theirs: Singles) -> Singles:
         """(n, p) float32: minus the distance of each row to each other, to within ``band``; from their factors."""
-        first, *rest = _chunks(self.width)
+        first, *rest = _chunks(mine.shape[1])
         out = mine[:, first] @ theirs[:, first].T
         part = np.empty_like(out) if rest else out
         for columns in rest:
@@ -190,7 +191,7 @@ def arrange(
 
 def sample_size(n: int) -> int:
     """Rows of the sample of n rows."""
-    return min(n, max(SAMPLE, n // 20))
+    return min(n, max(SAMPLE, min(n // 8, 4 * SAMPLE), n // 20))
 
 
 def _sum_of_units(a: Arrangement, rows: slice) -> Floats:

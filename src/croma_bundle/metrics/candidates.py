@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from croma_bundle.metrics import leading
 from croma_bundle.metrics.arrangement import Arrangement, Block, Ints, Singles, sample_size
 from croma_bundle.metrics.kernel import Gathering, Pairs
 
@@ -34,6 +35,10 @@ SPARE = 1024
 """Pairs per row that are never too many."""
 UNHELD_BLOCKS = 4
 """Blocks whose rows are multiplied at a time where the factor is not held."""
+PAIR_COST = 6
+"""How much longer it takes to multiply two rows by themselves than within blocks; some pass for only one of them."""
+WORTH = 0.7
+"""Leading components must spare this share of the product's time, for what else they cost."""
 _RECTANGLES = 64
 
 
@@ -104,11 +109,15 @@ def collect(
 ) -> None:
     """Every pair of candidates within the guess of its k nearest and its m nearest of each type, for both of its rows.
 
-    The sample's rows among themselves, then all others with them, which gives the guess; then block pairs i ≤ j of the
+    Where leading components rule out nearly all pairs, they give the guess, then what block pairs i ≤ j need. Else the
+    sample's rows among themselves, then all others with them, which gives the guess; then block pairs i ≤ j of the
     others. `complete` is called with each block's number and its pairs as soon as there can be no more of them, from
     the thread that added the last one; the pairs are forgotten afterwards.
     """
     walk = _Walk(a, k, m, complete)
+    if walk.sifts(pool):
+        list(pool.map(lambda task: walk.among_others(*task), _tasks(a, walk.others)))
+        return
     list(pool.map(walk.among_sample, walk.sampled))
     list(pool.map(walk.with_sample, walk.others))
     last = [partial(walk.settle, i) for i in walk.sampled]
@@ -132,6 +141,38 @@ class _Walk:
         self.missing = [1] * len(self.sampled) + [len(self.others)] * len(self.others)
         self.counting = threading.Lock()
         self.sample = a.factor(slice(0, a.sampled))
+        self.lines: Singles | None = None
+
+    def sifts(self, pool: Executor) -> bool:
+        """Whether leading components spare more than they cost; then all blocks are walked by them."""
+        a = self.a
+        if a.kernel is None or a.held is None:
+            return False
+        for count in leading.worth_trying(len(a.given), a.width):
+            along = leading.directions(self.sample, count)
+            lines = leading.components(self.sample, along, pool)
+            passing = sum(pool.map(lambda i, of_sample=lines: self._passing(i, of_sample), self.sampled))
+            if (count + 1) / a.width + PAIR_COST * passing / a.sampled**2 <= WORTH:
+                lines = leading.components(a.held, along, pool)
+                list(pool.map(lambda i, of_all=lines: self._guess_by(i, of_all), self.others))
+                self.gather = a.kernel.sifting(a, self.guess.limits, a.held)
+                self.lines = lines
+                self.others, self.missing = range(len(a.blocks)), [len(a.blocks)] * len(a.blocks)
+                return True
+        return False
+
+    def _guess_by(self, i: int, lines: Singles) -> None:
+        """The guess of a block, as if its rows had no more components than these."""
+        block, sample, inside = self.a.blocks[i], slice(0, self.a.sampled), lines[:, :-1]
+        self._guess(block, self.a.product(block.rows, inside[block.rows], sample, inside[sample]))
+
+    def _passing(self, i: int, lines: Singles) -> int:
+        """Pairs of a block of the sample with the sample that its components do not rule out."""
+        self._guess_by(i, lines)
+        a, block, sample = self.a, self.a.blocks[i], slice(0, self.a.sampled)
+        bound = a.product(block.rows, lines[block.rows], sample, lines[sample])
+        parts = (self.gather(bound[:, a.blocks[j].rows], block, a.blocks[j], both=False) for j in self.sampled)
+        return sum(len(mine.row) for mine, _ in parts)
 
     def among_sample(self, i: int) -> None:
         """The guess of a block of the sample, and its rows' pairs in the sample."""
@@ -149,14 +190,18 @@ class _Walk:
         for j in self.sampled:
             self._add(j, i, product[a.blocks[j].rows], both=True)
 
+    def factor(self, rows: slice) -> Singles:
+        """What is multiplied: leading components, or whole rows."""
+        return self.a.factor(rows) if self.lines is None else self.lines[rows]
+
     def among_others(self, rows: range, columns: range) -> None:
         """The pairs i ≤ j of a run of blocks i with a run of blocks j."""
         a, blocks = self.a, self.a.blocks
-        factor = a.factor(slice(blocks[rows[0]].start, blocks[rows[-1]].stop))
+        factor = self.factor(slice(blocks[rows[0]].start, blocks[rows[-1]].stop))
         for j in columns:
             run = range(rows.start, min(rows.stop, j + 1))
             mine, other = slice(blocks[run[0]].start, blocks[run[-1]].stop), blocks[j].rows
-            product = a.product(mine, factor[: mine.stop - mine.start], other, a.factor(other))
+            product = a.product(mine, factor[: mine.stop - mine.start], other, self.factor(other))
             for i in run:
                 own = blocks[i].rows
                 self._add(i, j, product[own.start - mine.start : own.stop - mine.start], both=i != j)

@@ -30,8 +30,12 @@
 #define ABREAST 4 /* partners at a time: four independent sums keep the adders busy */
 #define STRIP 16  /* columns looked at together */
 #define DIGITS 4  /* of eight bits, of a float32 that is sorted */
+#define SINGLES 16 /* running sums of a float32 dot product */
+#define TILE 128   /* partners, and ... */
+#define CHUNK 1536  /* ... columns of them at a time, which a core's cache holds */
 
 typedef double wide __attribute__((vector_size(8 * LANES)));
+typedef float narrow __attribute__((vector_size(4 * SINGLES)));
 
 /* sha256 of the source that this was built from. */
 const char *croma_kernel_source(void) { return SOURCE; }
@@ -240,6 +244,77 @@ FOR_EACH_CPU void croma_gather(const float *product, int64_t stride, int64_t fir
           if (all->group[row] != all->group[second + column]) add(theirs, column, row, line[column]);
         }
       }
+    }
+  }
+}
+
+/* Add to sum, of a < n, the dot product of `width` columns of row and of partner a, in float32. */
+INLINE void add_products(const float *row, const float *const partner[ABREAST], int64_t width, float *sum, int64_t n) {
+  const int64_t whole = width - width % SINGLES;
+  narrow sums[ABREAST] = {{0}};
+  for (int64_t i = 0; i < whole; i += SINGLES) {
+    narrow own, other;
+    memcpy(&own, row + i, sizeof own);
+    for (int a = 0; a < ABREAST; a++) memcpy(&other, partner[a] + i, sizeof other), sums[a] += own * other;
+  }
+  for (int64_t a = 0; a < n; a++) {
+    float part[SINGLES], tail = 0.0f;
+    memcpy(part, &sums[a], sizeof part);
+    for (int half = SINGLES / 2; half; half /= 2)
+      for (int l = 0; l < half; l++) part[l] += part[l + half];
+    for (int64_t i = whole; i < width; i++) tail += row[i] * partner[a][i];
+    sum[a] += part[0] + tail;
+  }
+}
+
+struct sift {
+  const float *factor; /* rows x width */
+  int64_t width;
+  const float *half;   /* of each row, half its squared length */
+  int16_t *row, *column; /* room for the pairs of a tile of the block */
+  float *sum;
+};
+
+/* As croma_gather, of a block that holds no less than the product: pairs that it lets through are multiplied out. */
+FOR_EACH_CPU void croma_sift(const float *bound, int64_t stride, int64_t first, int64_t n, int64_t second, int64_t p,
+                             const struct rows *all, const struct sift *with, struct pairs *own, struct pairs *theirs) {
+  for (int64_t tile = 0; tile < p; tile += TILE) {
+    const int64_t last = p - tile < TILE ? p : tile + TILE;
+    int64_t count = 0;
+    for (int64_t row = first; row < first + n; row++) {
+      const float *line = bound + (row - first) * stride;
+      for (int64_t j = tile, end; j < last; j = end) {
+        end = all->cell_end[second + j] - second;
+        if (end > last) end = last;
+        const float *limits = all->limit + type_of(all, row, second + j) * all->n;
+        for (; j < end; j += STRIP) {
+          const int64_t width = end - j < STRIP ? end - j : STRIP;
+          unsigned hits = reaching(line + j, limits + row, 0, width);
+          if (theirs) hits |= reaching(line + j, limits + second + j, 1, width);
+          for (; hits; hits &= hits - 1) {
+            const int64_t column = j + __builtin_ctz(hits);
+            if (all->group[row] == all->group[second + column]) continue;
+            with->row[count] = (int16_t)(row - first), with->column[count] = (int16_t)column, with->sum[count++] = 0;
+          }
+        }
+      }
+    }
+    for (int64_t from = 0; from < with->width; from += CHUNK) {
+      const int64_t width = with->width - from < CHUNK ? with->width - from : CHUNK;
+      for (int64_t c = 0, many; c < count; c += many) {
+        const float *partner[ABREAST];
+        for (many = 0; many < ABREAST && c + many < count && with->row[c + many] == with->row[c]; many++)
+          partner[many] = with->factor + (second + with->column[c + many]) * with->width + from;
+        for (int64_t a = many; a < ABREAST; a++) partner[a] = partner[0];
+        add_products(with->factor + (first + with->row[c]) * with->width + from, partner, width, with->sum + c, many);
+      }
+    }
+    for (int64_t c = 0; c < count; c++) {
+      const int64_t row = first + with->row[c], partner = second + with->column[c];
+      const float closeness = with->sum[c] - with->half[row] - with->half[partner];
+      const float *limits = all->limit + type_of(all, row, partner) * all->n;
+      if (closeness >= limits[row]) add(own, row - first, partner, closeness);
+      if (theirs && closeness >= limits[partner]) add(theirs, partner - second, row, closeness);
     }
   }
 }

@@ -29,6 +29,8 @@ Ints = npt.NDArray[np.int64]
 VARIABLE = "CROMA_KERNEL"
 SOURCE = Path(__file__).with_name("kernel.c")
 LIBRARY = Path(__file__).with_name("libkernel.so")
+TILE = 128
+"""Partners that are sifted at a time, as in the source."""
 WIDTHS = (1, 7, 8, 100, 128, 135, 1000, 1536, 2563)
 """Widths that a library is tried on: below and above each step of the summation."""
 
@@ -82,6 +84,7 @@ class Kernel:
             "centre": [at, whole, at, whole, at, at, at, at, at],
             "guess": [at, whole, whole, whole, at, at, at, at, at, at],
             "gather": [at, whole, whole, whole, whole, whole, at, at, at],
+            "sift": [at, whole, whole, whole, whole, whole, at, at, at, at],
             "order": [at, whole, at, at, at, at],
         }
         self._call = {name: getattr(library, f"croma_{name}") for name in takes}
@@ -119,6 +122,10 @@ class Kernel:
         """For the rows of `a`; `limits` is (4, N) and may change meanwhile."""
         return _Gathering(self._call["gather"], a, limits)
 
+    def sifting(self, a: Arrangement, limits: Singles, held: Singles) -> Gathering:
+        """As ``gathering``, of blocks that hold no less than the product of `held`, the factor of all rows."""
+        return _Sifting(self._call["sift"], a, limits, held)
+
     def guess(self, a: Arrangement, block: Block, product: Singles, k_rank: int, m_rank: int) -> list[Singles]:
         """Of each row of a block, by its product with the sample: the k_rank-th nearest of its candidates, and the
         m_rank-th of each type; minus infinity where there are fewer."""
@@ -149,8 +156,22 @@ class _Gathering:
         mine, theirs = _Found(n * p), _Found(n * p if both else 0)
         stride = product.strides[0] // product.itemsize
         found = ctypes.byref(mine), ctypes.byref(theirs) if both else None
-        self.gather(_at(product), stride, one.start, n, other.start, p, ctypes.byref(self.rows), *found)
+        rows, with_ = ctypes.byref(self.rows), self.more(n)
+        self.gather(_at(product), stride, one.start, n, other.start, p, rows, *map(ctypes.byref, with_), *found)
         return mine.pairs(), theirs.pairs() if both else None
+
+    def more(self, n: int) -> list[ctypes.Structure]:
+        """What else the function takes for n rows."""
+        return []
+
+
+class _Sifting(_Gathering):
+    def __init__(self, sift: Any, a: Arrangement, limits: Singles, held: Singles) -> None:
+        super().__init__(sift, a, limits)
+        self.factor, self.half = held, a.h.astype(np.float32)
+
+    def more(self, n: int) -> list[ctypes.Structure]:
+        return [_Sift(self.factor, self.half, n * min(TILE, len(self.half)))]
 
 
 class _Rows(ctypes.Structure):
@@ -158,6 +179,20 @@ class _Rows(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("label", "confounder", "group", "cell_end", "limit")),
         ("n", ctypes.c_int64),
     )
+
+
+class _Sift(ctypes.Structure):
+    """The factor, and room for the pairs of a tile."""
+
+    _fields_ = (
+        ("factor", ctypes.c_void_p),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("half", "row", "column", "sum")),
+    )
+
+    def __init__(self, factor: Singles, half: Singles, room: int) -> None:
+        self.room = *np.empty((2, room), dtype=np.int16), np.empty(room, dtype=np.float32)
+        super().__init__(_at(factor), factor.shape[1], _at(half), *map(_at, self.room))
 
 
 class _Pairs(ctypes.Structure):

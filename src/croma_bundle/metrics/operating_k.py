@@ -55,17 +55,19 @@ def balanced_accuracy(codes: Ints, index: npt.NDArray[np.int32], ks: Sequence[in
     names, first, own = np.unique(codes, return_index=True, return_inverse=True)
     by_appearance = np.argsort(first)
     column = np.argsort(by_appearance)[own]  # a class's column in the table of votes
-    votes = np.zeros((len(voting), len(names)), dtype=np.int64)
-    row = np.arange(len(voting))
+    nobody = len(names)  # a column for the votes of neighbours that are not there
+    line = np.arange(len(voting))[:, np.newaxis] * (nobody + 1)
+    votes = np.zeros(len(voting) * (nobody + 1), dtype=np.int64)
     out: dict[int, float] = {}
     depth = 0
     for k in sorted(set(ks)):
-        for position in range(depth, min(k, index.shape[1])):
-            neighbour = index[voting, position]
-            there = neighbour >= 0
-            votes[row[there], column[neighbour[there]]] += 1
-        depth = max(depth, min(k, index.shape[1]))
-        elected = by_appearance[np.argmax(votes, axis=1)]  # argmax takes the first of equals
+        neighbour = index[voting, depth:k]
+        cast = np.where(neighbour >= 0, column[neighbour], nobody)
+        votes += np.bincount((line + cast).ravel(), minlength=len(votes))
+        depth = k
+        elected = by_appearance[
+            np.argmax(votes.reshape(-1, nobody + 1)[:, :nobody], axis=1)
+        ]  # argmax takes the first of equals
         out[k] = _mean_recall(own[voting], elected, len(names))
     return out
 

@@ -63,8 +63,8 @@ def index_and_support(kinds: Kinds) -> tuple[float, float]:
         kinds: (n, k) int8 as in ``Neighbours``, n at least 1.
     """
     so, os = kinds == SO, kinds == OS
-    supported = np.count_nonzero((so | os).any(axis=1))
-    return _index(np.count_nonzero(so), np.count_nonzero(os)), int(supported) / len(kinds)
+    n_so, n_os, supported = (int(np.count_nonzero(flags)) for flags in (so, os, (so | os).any(axis=1)))
+    return _index(n_so, n_os), supported / len(kinds)
 
 
 def _index(so: int, os: int) -> float:

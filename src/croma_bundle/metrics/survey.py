@@ -289,7 +289,8 @@ def sweep_k(survey: Survey, operating_k: int, tau: float) -> list[KRow]:
     for k in sorted({*survey.usable_k, operating_k}):
         selected = k == operating_k
         used = _units_of_scopes_above(survey, 0 if selected else k)
-        kinds, distance = (table[:, :k] if used.all() else table[used, :k] for table in (survey.kinds, survey.distance))
+        which = slice(None) if used.all() else used
+        kinds, distance = survey.kinds[which, :k], survey.distance[which, :k]
         index, support = ri.index_and_support(kinds)
         rows.append(
             KRow(

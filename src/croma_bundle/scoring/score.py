@@ -121,7 +121,7 @@ def score_benchmark(
         if member.name in surveys:
             found = surveys[member.name]
             scores.append(_score_one(view, member, found, k if k is not None else found.k_star, knobs))
-    replicates = _bootstrap(cohort, scores, knobs.seed)
+    replicates = _bootstrap(cohort, scores, knobs)
     return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, replicates, refused)
 
 
@@ -213,10 +213,11 @@ def _score_one(view: View, member: Member, found: Survey, k: int, knobs: Knobs) 
     return EncoderScore(member, found, point, sweep_k(found, k, point.tau), rows, end, units, margin, fault)
 
 
-def _bootstrap(cohort: Cohort, scores: Sequence[EncoderScore], seed: int) -> dict[str, Replicates]:
+def _bootstrap(cohort: Cohort, scores: Sequence[EncoderScore], knobs: Knobs) -> dict[str, Replicates]:
     groups = np.concatenate([cohort.groups[scope.rows] for scope in cohort.scopes])
     scopes = np.repeat(np.arange(len(cohort.scopes)), [len(scope.rows) for scope in cohort.scopes])
-    return bootstrap({s.member.name: s.margin.units for s in scores if s.margin}, groups, scopes, seed=seed)
+    units = {s.member.name: s.margin.units for s in scores if s.margin}
+    return bootstrap(units, groups, scopes, seed=knobs.seed, threads=knobs.threads)
 
 
 def _benchmark(view: View) -> str:
