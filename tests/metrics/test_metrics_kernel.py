@@ -154,11 +154,13 @@ def test_what_is_sifted_is_what_the_whole_rows_say(compiled, width):
     surely, maybe = (candidate & (closeness >= limit + sign * band) for sign in (1, -1))
     found = np.zeros((700, 700))
     passing = np.zeros((290, 290), dtype=np.float32)  # a bound that rules nothing out
-    sift = compiled.sifting(a, limits, a.held)
+    sift = compiled.sifting(a, limits)
     for i, one in enumerate(a.blocks):
         for j, other in enumerate(a.blocks[i:], i):
             bound = passing[: one.stop - one.start, : other.stop - other.start]
-            for block, pairs in zip((one, other), sift(bound, one, other, both=i != j), strict=True):
+            factors = a.factor(one.rows), a.factor(other.rows)
+            sifted = sift(bound, one, other, both=i != j, factors=factors)
+            for block, pairs in zip((one, other), sifted, strict=True):
                 if pairs is not None:
                     np.add.at(found, (block.start + pairs.row, pairs.partner), 1)
                     error = np.abs(pairs.closeness - closeness[block.start + pairs.row, pairs.partner])
@@ -176,7 +178,7 @@ def test_a_pair_that_the_bound_rules_out_is_not_multiplied(compiled):
     bound = np.full((block.stop, block.stop), -3, dtype=np.float32)
     bound[2, 7] = bound[5, 7] = -1
     everything = np.full((4, 300), -2.5, dtype=np.float32)  # within these limits, but for the bound
-    pairs, _ = compiled.sifting(a, everything, a.held)(bound, block, block, both=False)
+    pairs, _ = compiled.sifting(a, everything)(bound, block, block, both=False, factors=(a.held, a.held))
     assert list(zip(pairs.row.tolist(), pairs.partner.tolist(), strict=True)) == [(2, 7), (5, 7)]
 
 
@@ -202,7 +204,7 @@ def test_neighbours_have_the_same_bytes(compiled, monkeypatch, kind, options, si
         x[::3] = x[0]
     rows = np.arange(1300)[::-1].copy() if kind == "of a larger matrix" else None
     found = typed_neighbours(x, *codes, k=21, m=5, rows=rows, **options)
-    assert bool(used) == (sifted and options.get("hold", True))
+    assert bool(used) == sifted
     monkeypatch.setenv("CROMA_KERNEL", "numpy")
     assert same(typed_neighbours(x, *codes, k=21, m=5, rows=rows, **options), found)
 

@@ -146,17 +146,16 @@ class _Walk:
     def sifts(self, pool: Executor) -> bool:
         """Whether leading components spare more than they cost; then all blocks are walked by them."""
         a = self.a
-        if a.kernel is None or a.held is None:
+        if a.kernel is None:
             return False
         for count in leading.worth_trying(len(a.given), a.width):
             along = leading.directions(self.sample, count)
-            lines = leading.components(self.sample, along, pool)
+            lines = leading.components(a, a.sampled, along, pool)
             passing = sum(pool.map(lambda i, of_sample=lines: self._passing(i, of_sample), self.sampled))
             if (count + 1) / a.width + PAIR_COST * passing / a.sampled**2 <= WORTH:
-                lines = leading.components(a.held, along, pool)
+                self.lines = lines = leading.components(a, len(a.given), along, pool)
                 list(pool.map(lambda i, of_all=lines: self._guess_by(i, of_all), self.others))
-                self.gather = a.kernel.sifting(a, self.guess.limits, a.held)
-                self.lines = lines
+                self.gather = a.kernel.sifting(a, self.guess.limits)
                 self.others, self.missing = range(len(a.blocks)), [len(a.blocks)] * len(a.blocks)
                 return True
         return False
@@ -190,21 +189,20 @@ class _Walk:
         for j in self.sampled:
             self._add(j, i, product[a.blocks[j].rows], both=True)
 
-    def factor(self, rows: slice) -> Singles:
-        """What is multiplied: leading components, or whole rows."""
-        return self.a.factor(rows) if self.lines is None else self.lines[rows]
-
     def among_others(self, rows: range, columns: range) -> None:
         """The pairs i ≤ j of a run of blocks i with a run of blocks j."""
         a, blocks = self.a, self.a.blocks
-        factor = self.factor(slice(blocks[rows[0]].start, blocks[rows[-1]].stop))
+        factor = a.factor(slice(blocks[rows[0]].start, blocks[rows[-1]].stop))
         for j in columns:
             run = range(rows.start, min(rows.stop, j + 1))
             mine, other = slice(blocks[run[0]].start, blocks[run[-1]].stop), blocks[j].rows
-            product = a.product(mine, factor[: mine.stop - mine.start], other, self.factor(other))
+            theirs = a.factor(other)
+            whole = factor[: mine.stop - mine.start], theirs
+            narrow = whole if self.lines is None else (self.lines[mine], self.lines[other])
+            product = a.product(mine, narrow[0], other, narrow[1])
             for i in run:
-                own = blocks[i].rows
-                self._add(i, j, product[own.start - mine.start : own.stop - mine.start], both=i != j)
+                at = slice(blocks[i].start - mine.start, blocks[i].stop - mine.start)
+                self._add(i, j, product[at], (factor[at], theirs), both=i != j)
                 for number in {i, j}:
                     self.settle(number)
 
@@ -221,10 +219,10 @@ class _Walk:
     def _guess(self, block: Block, product: Singles) -> None:
         self.guess.put(block.rows, *guess(self.a, block, product, *self.ranks))
 
-    def _add(self, i: int, j: int, product: Singles, *, both: bool) -> None:
+    def _add(self, i: int, j: int, product: Singles, factors: tuple[Singles, ...] = (), *, both: bool) -> None:
         """The pairs of rows of block i with block j; `both`: for the rows of j, too."""
         one, other = self.a.blocks[i], self.a.blocks[j]
-        mine, theirs = self.gather(product, one, other, both=both)
+        mine, theirs = self.gather(product, one, other, both=both, factors=factors)
         for number, block, pairs in ((i, one, mine), (j, other, theirs)):
             into = self.found[number]
             if pairs is not None and into is not None:
@@ -237,7 +235,9 @@ class _Gathering:
     def __init__(self, a: Arrangement, limits: Singles) -> None:
         self.a, self.limits = a, limits
 
-    def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]:
+    def __call__(
+        self, product: Singles, one: Block, other: Block, *, both: bool, factors: tuple[Singles, ...] = ()
+    ) -> tuple[Pairs, Pairs | None]:
         _exclude_groups(product, self.a.groups[one.rows], self.a.groups[other.rows])
         kinds = _kinds(self.a, one, other)
         mine = self._within(product, kinds, one, other, columns=False)

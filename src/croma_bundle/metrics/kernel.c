@@ -268,7 +268,7 @@ INLINE void add_products(const float *row, const float *const partner[ABREAST], 
 }
 
 struct sift {
-  const float *factor; /* rows x width */
+  const float *mine, *other; /* n x width and p x width: whole rows */
   int64_t width;
   const float *half;   /* of each row, half its squared length */
   int16_t *row, *column; /* room for the pairs of a tile of the block */
@@ -304,9 +304,9 @@ FOR_EACH_CPU void croma_sift(const float *bound, int64_t stride, int64_t first, 
       for (int64_t c = 0, many; c < count; c += many) {
         const float *partner[ABREAST];
         for (many = 0; many < ABREAST && c + many < count && with->row[c + many] == with->row[c]; many++)
-          partner[many] = with->factor + (second + with->column[c + many]) * with->width + from;
+          partner[many] = with->other + with->column[c + many] * with->width + from;
         for (int64_t a = many; a < ABREAST; a++) partner[a] = partner[0];
-        add_products(with->factor + (first + with->row[c]) * with->width + from, partner, width, with->sum + c, many);
+        add_products(with->mine + with->row[c] * with->width + from, partner, width, with->sum + c, many);
       }
     }
     for (int64_t c = 0; c < count; c++) {

@@ -44,9 +44,13 @@ class Pairs(NamedTuple):
 
 
 class Gathering(Protocol):
-    """Finds the pairs of a block of the product within the limits of its rows, and within those of its columns."""
+    """Finds the pairs of a block of the product within the limits of its rows, and within those of its columns.
 
-    def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]: ...
+    `factors` are those of the two blocks' rows, contiguous; only sifting reads them."""
+
+    def __call__(
+        self, product: Singles, one: Block, other: Block, *, both: bool, factors: tuple[Singles, ...] = ()
+    ) -> tuple[Pairs, Pairs | None]: ...
 
 
 def chosen() -> Kernel | None:
@@ -122,9 +126,9 @@ class Kernel:
         """For the rows of `a`; `limits` is (4, N) and may change meanwhile."""
         return _Gathering(self._call["gather"], a, limits)
 
-    def sifting(self, a: Arrangement, limits: Singles, held: Singles) -> Gathering:
-        """As ``gathering``, of blocks that hold no less than the product of `held`, the factor of all rows."""
-        return _Sifting(self._call["sift"], a, limits, held)
+    def sifting(self, a: Arrangement, limits: Singles) -> Gathering:
+        """As ``gathering``, of blocks that hold no less than the product."""
+        return _Sifting(self._call["sift"], a, limits)
 
     def guess(self, a: Arrangement, block: Block, product: Singles, k_rank: int, m_rank: int) -> list[Singles]:
         """Of each row of a block, by its product with the sample: the k_rank-th nearest of its candidates, and the
@@ -151,27 +155,30 @@ class _Gathering:
         self.gather = gather
         self.rows, self.kept = _rows(a, limits)
 
-    def __call__(self, product: Singles, one: Block, other: Block, *, both: bool) -> tuple[Pairs, Pairs | None]:
+    def __call__(
+        self, product: Singles, one: Block, other: Block, *, both: bool, factors: tuple[Singles, ...] = ()
+    ) -> tuple[Pairs, Pairs | None]:
         n, p = product.shape
         mine, theirs = _Found(n * p), _Found(n * p if both else 0)
         stride = product.strides[0] // product.itemsize
         found = ctypes.byref(mine), ctypes.byref(theirs) if both else None
-        rows, with_ = ctypes.byref(self.rows), self.more(n)
-        self.gather(_at(product), stride, one.start, n, other.start, p, rows, *map(ctypes.byref, with_), *found)
+        rows = map(ctypes.byref, [self.rows, *self.more(*factors)])
+        self.gather(_at(product), stride, one.start, n, other.start, p, *rows, *found)
         return mine.pairs(), theirs.pairs() if both else None
 
-    def more(self, n: int) -> list[ctypes.Structure]:
-        """What else the function takes for n rows."""
+    def more(self, *factors: Singles) -> list[ctypes.Structure]:
+        """What else the function takes."""
         return []
 
 
 class _Sifting(_Gathering):
-    def __init__(self, sift: Any, a: Arrangement, limits: Singles, held: Singles) -> None:
+    def __init__(self, sift: Any, a: Arrangement, limits: Singles) -> None:
         super().__init__(sift, a, limits)
-        self.factor, self.half = held, a.h.astype(np.float32)
+        self.half = a.h.astype(np.float32)
 
-    def more(self, n: int) -> list[ctypes.Structure]:
-        return [_Sift(self.factor, self.half, n * min(TILE, len(self.half)))]
+    def more(self, *factors: Singles) -> list[ctypes.Structure]:
+        mine, other = factors
+        return [_Sift(mine, other, self.half)]
 
 
 class _Rows(ctypes.Structure):
@@ -182,17 +189,18 @@ class _Rows(ctypes.Structure):
 
 
 class _Sift(ctypes.Structure):
-    """The factor, and room for the pairs of a tile."""
+    """The factors of both blocks, and room for the pairs of a tile."""
 
     _fields_ = (
-        ("factor", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("mine", "other")),
         ("width", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("half", "row", "column", "sum")),
     )
 
-    def __init__(self, factor: Singles, half: Singles, room: int) -> None:
+    def __init__(self, mine: Singles, other: Singles, half: Singles) -> None:
+        room = len(mine) * min(TILE, len(other))
         self.room = *np.empty((2, room), dtype=np.int16), np.empty(room, dtype=np.float32)
-        super().__init__(_at(factor), factor.shape[1], _at(half), *map(_at, self.room))
+        super().__init__(_at(mine), _at(other), mine.shape[1], _at(half), *map(_at, self.room))
 
 
 class _Pairs(ctypes.Structure):

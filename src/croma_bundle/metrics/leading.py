@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from croma_bundle.metrics.arrangement import Floats, Singles, steps
+from croma_bundle.metrics.arrangement import Arrangement, Floats, Singles, steps
 
 COUNTS = (64, 256)
 """How many directions are tried."""
@@ -40,21 +40,21 @@ def directions(sample: Singles, count: int) -> Floats:
     return found
 
 
-def components(held: Singles, along: Floats, pool: Executor) -> Singles:
-    """(n, count + 1) float32: l and r of each row of the factor, along directions (D, count).
+def components(a: Arrangement, n: int, along: Floats, pool: Executor) -> Singles:
+    """(n, count + 1) float32: l and r of the first n arranged rows, along directions (D, count).
 
     The product of two such lines, less h of both rows, is at least minus their distance less ``Arrangement.band``: the
     bound holds but for SLACK, and a product of so few terms errs less in float32 than that of whole rows.
     """
-    out = np.empty((len(held), along.shape[1] + 1), dtype=np.float32)
+    out = np.empty((n, along.shape[1] + 1), dtype=np.float32)
 
     def fill(rows: slice) -> None:
-        y = held[rows].astype(np.float64)
+        y = a.factor(rows).astype(np.float64)
         inside = y @ along
         square = np.add.reduce(y * y, axis=-1)
         left = np.maximum(square - np.add.reduce(inside * inside, axis=-1), 0.0)
         out[rows, :-1] = inside
         out[rows, -1] = np.sqrt(left + SLACK * square)
 
-    list(pool.map(fill, steps(0, len(held), _LINES)))
+    list(pool.map(fill, steps(0, n, _LINES)))
     return out

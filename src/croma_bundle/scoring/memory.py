@@ -77,7 +77,7 @@ def needed(block: int, hold: bool, threads: int, *, rows: int, width: int, items
     block = min(block, rows)
     mapped = rows * width * itemsize
     sample = sample_size(rows)
-    factor = (rows * (width + components(width)) if hold else sample * width) * 4
+    factor = ((rows if hold else sample) * width + rows * components(width)) * 4
     waiting = rows * pairs * 10 * 3 // 10  # a block's pairs are dropped when it is done; a quarter waits at most
     results = 2 * rows * (k * 13 + m * 16)
     tall = block if hold else min(UNHELD_BLOCKS * block, rows)
