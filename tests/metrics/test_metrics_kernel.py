@@ -182,7 +182,7 @@ def test_a_pair_that_the_bound_rules_out_is_not_multiplied(compiled):
     assert list(zip(pairs.row.tolist(), pairs.partner.tolist(), strict=True)) == [(2, 7), (5, 7)]
 
 
-ALWAYS = {"FEWEST": 0, "WIDER": 1, "COUNTS": (4,)}
+ALWAYS = {"FEWEST": 0, "WIDER": 1, "COUNT": 4}
 
 
 @pytest.mark.parametrize("sifted", [False, True])

@@ -37,9 +37,10 @@ def arranged(x):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 16, 64])
-def test_the_bound_is_nowhere_below_minus_the_distance_by_more_than_the_band(kind, count):
+def test_the_bound_is_nowhere_below_minus_the_distance_by_more_than_the_band(monkeypatch, kind, count):
+    monkeypatch.setattr(leading, "COUNT", count)
     a = arranged(rows_of(kind))
-    along = leading.directions(a.held[: a.sampled], count)
+    along = leading.directions(a.held[: a.sampled])
     np.testing.assert_allclose(along.T @ along, np.eye(count), rtol=0, atol=1e-13)
     with ThreadPoolExecutor(2) as pool:
         lines = leading.components(a, len(a.held), along, pool)
@@ -53,11 +54,12 @@ def test_the_bound_is_nowhere_below_minus_the_distance_by_more_than_the_band(kin
     assert (bound >= exact - a.band()[:, None]).all()
 
 
-def test_the_bound_is_tight_where_the_rows_have_no_more_directions():
+def test_the_bound_is_tight_where_the_rows_have_no_more_directions(monkeypatch):
+    monkeypatch.setattr(leading, "COUNT", 9)  # eight, and the mean's
     rng = np.random.default_rng(1)
     a = arranged((rng.normal(size=(400, 8)) @ rng.normal(size=(8, 300)) + 3).astype(np.float32))
     with ThreadPoolExecutor(1) as pool:
-        lines = leading.components(a, 400, leading.directions(a.held, 9), pool)  # eight and the mean's
+        lines = leading.components(a, 400, leading.directions(a.held), pool)
     everyone = slice(0, 400)
     bound, product = (a.product(everyone, of, everyone, of) for of in (lines, a.held))
     np.testing.assert_allclose(bound, product, rtol=0, atol=1e-6)
@@ -88,16 +90,3 @@ def test_it_is_used_where_it_pays_and_changes_no_bit(monkeypatch, data, sifts):
     assert asked == [sifts]
     monkeypatch.setenv("CROMA_KERNEL", "numpy")
     assert same(typed_neighbours(*data, k=31, m=10), found)
-
-
-def test_more_directions_are_tried_where_few_do_not_do(monkeypatch):
-    if chosen() is None:
-        pytest.skip("no compiled kernel")
-    tried = []
-    directions = leading.directions
-    monkeypatch.setattr(leading, "directions", lambda of, count: tried.append(count) or directions(of, count))
-    x, *codes = spread(3000, 1100, 150, 0.05)
-    found = typed_neighbours(x, *codes, k=31, m=10)
-    assert tried == [64, 256]
-    monkeypatch.setattr(leading, "COUNTS", ())
-    assert same(typed_neighbours(x, *codes, k=31, m=10), found)

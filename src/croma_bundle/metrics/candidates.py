@@ -146,28 +146,27 @@ class _Walk:
     def sifts(self, pool: Executor) -> bool:
         """Whether leading components spare more than they cost; then all blocks are walked by them."""
         a = self.a
-        if a.kernel is None:
+        if a.kernel is None or not leading.may_pay(len(a.given), a.width):
             return False
-        for count in leading.worth_trying(len(a.given), a.width):
-            along = leading.directions(self.sample, count)
-            lines = leading.components(a, a.sampled, along, pool)
-            passing = sum(pool.map(lambda i, of_sample=lines: self._passing(i, of_sample), self.sampled))
-            if (count + 1) / a.width + PAIR_COST * passing / a.sampled**2 <= WORTH:
-                self.lines = lines = leading.components(a, len(a.given), along, pool)
-                list(pool.map(lambda i, of_all=lines: self._guess_by(i, of_all), self.others))
-                self.gather = a.kernel.sifting(a, self.guess.limits)
-                self.others, self.missing = range(len(a.blocks)), [len(a.blocks)] * len(a.blocks)
-                return True
-        return False
+        along = leading.directions(self.sample)
+        of_sample = leading.components(a, a.sampled, along, pool)
+        passing = sum(pool.map(partial(self._passing, of_sample), self.sampled))
+        if of_sample.shape[1] / a.width + PAIR_COST * passing / a.sampled**2 > WORTH:
+            return False
+        self.lines = leading.components(a, len(a.given), along, pool)
+        list(pool.map(partial(self._guess_by, self.lines), self.others))
+        self.gather = a.kernel.sifting(a, self.guess.limits)
+        self.others, self.missing = range(len(a.blocks)), [len(a.blocks)] * len(a.blocks)
+        return True
 
-    def _guess_by(self, i: int, lines: Singles) -> None:
+    def _guess_by(self, lines: Singles, i: int) -> None:
         """The guess of a block, as if its rows had no more components than these."""
         block, sample, inside = self.a.blocks[i], slice(0, self.a.sampled), lines[:, :-1]
         self._guess(block, self.a.product(block.rows, inside[block.rows], sample, inside[sample]))
 
-    def _passing(self, i: int, lines: Singles) -> int:
+    def _passing(self, lines: Singles, i: int) -> int:
         """Pairs of a block of the sample with the sample that its components do not rule out."""
-        self._guess_by(i, lines)
+        self._guess_by(lines, i)
         a, block, sample = self.a, self.a.blocks[i], slice(0, self.a.sampled)
         bound = a.product(block.rows, lines[block.rows], sample, lines[sample])
         parts = (self.gather(bound[:, a.blocks[j].rows], block, a.blocks[j], both=False) for j in self.sampled)

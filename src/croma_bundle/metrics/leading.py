@@ -13,10 +13,10 @@ import numpy as np
 
 from croma_bundle.metrics.arrangement import Arrangement, Floats, Singles, steps
 
-COUNTS = (64, 256)
-"""How many directions are tried."""
+COUNT = 64
+"""Directions. More rule out little more, and cost more."""
 WIDER = 4
-"""Times the directions that rows are wide at least."""
+"""Times the directions that rows are wide at least, for the bound to be tried."""
 FEWEST = 2_000
 """Rows at least: fewer are multiplied in no time."""
 ROUNDS = 2
@@ -25,14 +25,14 @@ SLACK = 1e-9
 _LINES = 256
 
 
-def worth_trying(rows: int, width: int) -> list[int]:
-    """The numbers of directions that may save time."""
-    return [count for count in COUNTS if rows >= FEWEST and width >= WIDER * count]
+def may_pay(rows: int, width: int) -> bool:
+    """Whether so many rows, so wide, are worth a try."""
+    return rows >= FEWEST and width >= WIDER * COUNT
 
 
-def directions(sample: Singles, count: int) -> Floats:
-    """(D, count) float64, orthonormal: about the leading directions of the sample, by subspace iteration."""
-    spread = sample[np.arange(count) * len(sample) // count]
+def directions(sample: Singles) -> Floats:
+    """(D, COUNT) float64, orthonormal: about the leading directions of the sample, by subspace iteration."""
+    spread = sample[np.arange(COUNT) * len(sample) // COUNT]
     found = np.linalg.qr(spread.T.astype(np.float64))[0]
     for _ in range(ROUNDS):
         again = sample.T @ (sample @ found.astype(np.float32))
@@ -41,12 +41,12 @@ def directions(sample: Singles, count: int) -> Floats:
 
 
 def components(a: Arrangement, n: int, along: Floats, pool: Executor) -> Singles:
-    """(n, count + 1) float32: l and r of the first n arranged rows, along directions (D, count).
+    """(n, COUNT + 1) float32: l and r of the first n arranged rows, along directions (D, COUNT).
 
     The product of two such lines, less h of both rows, is at least minus their distance less ``Arrangement.band``: the
     bound holds but for SLACK, and a product of so few terms errs less in float32 than that of whole rows.
     """
-    out = np.empty((n, along.shape[1] + 1), dtype=np.float32)
+    out = np.empty((n, COUNT + 1), dtype=np.float32)
 
     def fill(rows: slice) -> None:
         y = a.factor(rows).astype(np.float64)

@@ -10,7 +10,7 @@ from pathlib import Path
 from croma_bundle.errors import EnvironmentFault, UsageError
 from croma_bundle.metrics.arrangement import BLOCK, sample_size
 from croma_bundle.metrics.candidates import UNHELD_BLOCKS, expected_pairs
-from croma_bundle.metrics.leading import COUNTS, WIDER
+from croma_bundle.metrics.leading import COUNT, may_pay
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 BASE = 100 * 2**20
@@ -77,18 +77,14 @@ def needed(block: int, hold: bool, threads: int, *, rows: int, width: int, items
     block = min(block, rows)
     mapped = rows * width * itemsize
     sample = sample_size(rows)
-    factor = ((rows if hold else sample) * width + rows * components(width)) * 4
+    lines = rows * (COUNT + 1) if may_pay(rows, width) else 0
+    factor = ((rows if hold else sample) * width + lines) * 4
     waiting = rows * pairs * 10 * 3 // 10  # a block's pairs are dropped when it is done; a quarter waits at most
     results = 2 * rows * (k * 13 + m * 16)
     tall = block if hold else min(UNHELD_BLOCKS * block, rows)
     product = max(tall * 12, sample * 20) * block + (0 if hold else (tall + block) * width * 4)
     selecting = block * pairs * 120
     return BASE + mapped + factor + waiting + results + threads * (product + selecting)
-
-
-def components(width: int) -> int:
-    """Columns of the leading components of rows so wide, at most."""
-    return max((count + 1 for count in COUNTS if width >= WIDER * count), default=0)
 
 
 def gigabytes(count: int) -> str:
