@@ -88,7 +88,9 @@ def test_auto_takes_the_venv_for_a_light_step_without_an_engine_and_says_so(cli:
 
 def test_docker_without_an_engine_is_told_the_way_out(cli: Cli):
     done = cli("launch", "--runtime", "docker", "run", "status", exits=4, env={"DOCKER_HOST": "unix:///no/engine.sock"})
-    assert "RUNTIME=venv" in done.stderr or "docs/hospital-it.md" in done.stderr
+    assert "a Docker engine, 20.10 or newer, with the compose v2 plugin" in done.stderr
+    assert "RUNTIME=venv" in done.stderr or "docs/hospital-it.md" in done.stderr  # no engine or compose; no docker
+    assert "Run 'docker" not in done.stderr
 
 
 def test_an_interrupted_step_is_waited_for_and_leaves_130(volume: Volume, cli: Cli):

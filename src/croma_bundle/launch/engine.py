@@ -24,14 +24,26 @@ def docker(*arguments: str, folder: Path | None = None, env: dict[str, str] | No
             "docker", f"it cannot be started ({error.strerror})", wanted=WANTED, then="docs/hospital-it.md"
         ) from None
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise EnvironmentFault(f"docker {arguments[0]}", "it failed", found=said[-1] if said else "no word of why")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        said = [line for line in lines if line and not line.startswith("Run 'docker")] or ["no word of why"]
+        raise EnvironmentFault(f"docker {arguments[0]}", "it failed", found=said[-1])
     return done.stdout
 
 
 def require_engine() -> None:
     """Raise `EnvironmentFault` where docker or compose is missing, or no engine answers."""
-    docker("compose", "version")
+    try:
+        docker("compose", "version")
+    except EnvironmentFault as fault:
+        if fault.wanted:  # docker itself is missing
+            raise
+        raise EnvironmentFault(
+            "docker compose",
+            "this docker has no compose",
+            wanted=WANTED,
+            found=fault.found,
+            then="Install it (Debian: docker-compose-v2 or docker-compose-plugin). Without it: RUNTIME=venv",
+        ) from None
     try:
         docker("version", "--format", "{{.Server.Version}}")
     except EnvironmentFault as fault:
