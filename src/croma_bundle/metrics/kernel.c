@@ -36,6 +36,7 @@
 
 typedef double wide __attribute__((vector_size(8 * LANES)));
 typedef float narrow __attribute__((vector_size(4 * SINGLES)));
+typedef float eight __attribute__((vector_size(4 * SINGLES / 2)));
 
 /* sha256 of the source that this was built from. */
 const char *croma_kernel_source(void) { return SOURCE; }
@@ -257,14 +258,15 @@ INLINE void add_products(const float *row, const float *const partner[ABREAST], 
     memcpy(&own, row + i, sizeof own);
     for (int a = 0; a < ABREAST; a++) memcpy(&other, partner[a] + i, sizeof other), sums[a] += own * other;
   }
-  for (int64_t a = 0; a < n; a++) {
-    float part[SINGLES], tail = 0.0f;
-    memcpy(part, &sums[a], sizeof part);
-    for (int half = SINGLES / 2; half; half /= 2)
-      for (int l = 0; l < half; l++) part[l] += part[l + half];
-    for (int64_t i = whole; i < width; i++) tail += row[i] * partner[a][i];
-    sum[a] += part[0] + tail;
+  float total[ABREAST]; /* of all, even of those that are not asked for, so that `sums` stay in registers */
+  for (int a = 0; a < ABREAST; a++) {
+    eight low, high;
+    memcpy(&low, &sums[a], sizeof low), memcpy(&high, (const char *)&sums[a] + sizeof low, sizeof high);
+    low += high;
+    total[a] = ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+    for (int64_t i = whole; i < width; i++) total[a] += row[i] * partner[a][i];
   }
+  for (int64_t a = 0; a < n; a++) sum[a] += total[a];
 }
 
 struct sift {
