@@ -206,7 +206,7 @@ def test_a_floating_revision_is_refused(bundle, volume):
 def test_no_revision_names_the_command_that_resolves_it(bundle, hub, volume):
     declare(volume, "Toy", ["model.safetensors"], repository=REPOSITORY)
     said = bundle.fetch("Toy", exits=3).stderr
-    assert "encoder Toy: it has no revision" in said
+    assert "encoder Toy: it is unpinned" in said
     assert "make lock-weights ENCODERS=Toy" in said
     assert hub.requests == []
 

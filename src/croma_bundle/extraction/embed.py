@@ -20,7 +20,6 @@ from croma_bundle.artifacts.pair import complete, complete_pair, publish, requir
 from croma_bundle.artifacts.sidecar import make_sidecar, read_sidecar
 from croma_bundle.durable import lock, sweep_temporaries
 from croma_bundle.encoders.loading import Loaded, Opened, open_encoder
-from croma_bundle.errors import ManifestError
 from croma_bundle.extraction.batch_size import with_decided_batch
 from croma_bundle.extraction.chunks import ChunkStore, chunk_rows
 from croma_bundle.extraction.device import kind, resolve_device
@@ -29,6 +28,7 @@ from croma_bundle.extraction.loop import fill
 from croma_bundle.layout import WeightsFolder
 from croma_bundle.manifests.models import Encoder, plain
 from croma_bundle.progress import Reporter
+from croma_bundle.weights.wanted import require_pinned
 
 Outcome = Literal["embedded", "completed", "there"]
 
@@ -127,18 +127,6 @@ def libjpeg() -> str | None:
     """The JPEG decoder of this process: another one may give other pixels."""
     turbo = features.version("libjpeg_turbo")
     return f"libjpeg-turbo {turbo}" if turbo else features.version("jpg")
-
-
-def require_pinned(entry: Encoder) -> None:
-    if not entry.pinned:
-        found = f"repository {entry.repository}, revision null"
-        raise ManifestError(
-            f"encoder {entry.name}",
-            "it is unpinned",
-            wanted="a revision of 40 hex digits",
-            found=found,
-            then=f"make lock-weights ENCODERS={entry.checkpoint}",
-        )
 
 
 def _reusable(tiles: EmbedInput, entry: Encoder, contract: Contract, subject: str) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from croma_bundle.artifacts.matrix import Floats, require_usable_rows
 from croma_bundle.encoders.loading import Opened, open_encoder
 from croma_bundle.errors import BundleError, VerdictFailed, raise_all
 from croma_bundle.extraction.device import kind, resolve_device
-from croma_bundle.extraction.embed import extraction_contract, require_pinned
+from croma_bundle.extraction.embed import extraction_contract
 from croma_bundle.extraction.golden_tiles import GoldenTiles, golden_tiles
 from croma_bundle.layout import Volume, WeightsFolder
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.progress import Reporter
+from croma_bundle.weights.wanted import require_pinned
 
 UNIT = 1e-5
 """How far from 1 the length of a normalised float32 vector may be."""

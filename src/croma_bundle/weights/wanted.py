@@ -101,8 +101,8 @@ def wanted_files(entry: Encoder) -> tuple[WantedFile, ...]:
     """Every file that an encoder loads, in the order of its entry; none for one without weights.
 
     Raises:
-        InputError: it has no revision, or a pickle without a sha256.
-        ManifestError: a file name that leads out of its folder.
+        InputError: a pickle without a sha256.
+        ManifestError: it has no revision, or a file name leads out of its folder.
     """
     files = [WantedFile(source_of(entry, f), f.name, f.sha256, f.sha256_source or "manifest") for f in entry.files]
     raise_all([fault for file in files for fault in _faults(entry, file)])
@@ -122,7 +122,7 @@ def commit_of(entry: Encoder, file: WeightFile) -> HubCommit:
     """The commit of a file on the hub; code has the code's, where that is another.
 
     Raises:
-        InputError: the entry has no revision.
+        ManifestError: the entry has no revision.
     """
     is_code = file.name.endswith(CODE)
     repository = (entry.code_repository if is_code else None) or str(entry.repository)
@@ -132,14 +132,21 @@ def commit_of(entry: Encoder, file: WeightFile) -> HubCommit:
     return HubCommit(repository, revision)
 
 
-def unpinned(entry: Encoder) -> InputError:
+def unpinned(entry: Encoder) -> ManifestError:
     """An entry that names a repository but no commit of it."""
-    return InputError(
+    return ManifestError(
         f"encoder {entry.name}",
-        "it has no revision: which weights it means is not known",
-        wanted=f"revision = a commit (40 hex) of {entry.repository}",
-        then=f"make lock-weights ENCODERS={entry.checkpoint} (asks the hub once, with its token where it is gated)",
+        "it is unpinned: which weights it means is not known",
+        wanted="a revision of 40 hex digits",
+        found=f"repository {entry.repository}, revision null",
+        then=f"make lock-weights ENCODERS={entry.checkpoint}   # asks the hub once, with its token where it is gated",
     )
+
+
+def require_pinned(entry: Encoder) -> None:
+    """Refuse an entry that is unpinned, before anything is made for it; raises `ManifestError`."""
+    if not entry.pinned:
+        raise unpinned(entry)
 
 
 def no_such_file(subject: str, commit: HubCommit, name: str, known: Iterable[str]) -> ManifestError:
