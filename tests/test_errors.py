@@ -180,3 +180,8 @@ def test_nothing_is_suggested_for_a_name_that_is_like_none():
 def test_a_long_list_is_cut_and_says_how_many_more():
     assert some(["a", "b"], 2) == "a, b"
     assert some(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+def test_control_characters_of_what_was_found_are_shown_and_not_obeyed():
+    said = InputError("a", "b", found="x\x1b[31m\x07\r\x9by\u00fc\t1\n2").paragraph()
+    assert said == "a: b\n  found    x\\x1b[31m\\x07\\x0d\\x9by\u00fc\t1\n2"

@@ -18,6 +18,7 @@ from croma_bundle import __version__
 from croma_bundle.errors import BundleError, EnvironmentFault, UsageError
 from croma_bundle.layout import Volume
 from croma_bundle.manifests.catalogue import Catalogue, load_catalogue
+from croma_bundle.manifests.models import MOST_TILES
 from croma_bundle.progress import Reporter
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class BatchSize(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)
 
-    def _describe_range(self) -> str:
-        return ""
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
 
 
 class Finite(click.FloatRange):
@@ -124,7 +125,7 @@ def runtime_option(help_: str) -> Callable[[Any], Any]:
 
 BATCH = click.option(
     "--batch",
-    type=BatchSize(1),
+    type=BatchSize(1, MOST_TILES),
     help="Tiles at once; part of the artifact's identity. auto: whatever is fastest here. Default: the entry's.",
 )
 WORKERS = click.option(
@@ -875,7 +876,9 @@ def _guarded(run: Callable[[], Any], reporter: Reporter) -> int:
         return _told(reporter, f"the machine refused: {error.strerror or error}{where}")
     except MemoryError as error:
         return _told(
-            reporter, f"the machine has not enough memory: {error}\n  Try a smaller --memory-limit or --k-max."
+            reporter,
+            f"the machine has not enough memory: {error}\n"
+            "  Scoring takes less with a smaller --memory-limit or --k-max, embedding with a smaller --batch.",
         )
     except Exception as error:  # a fault of ours: never exit code 1, which is a failed verdict
         traceback.print_exc()

@@ -21,8 +21,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class BundleError(Exception):
@@ -72,7 +75,12 @@ class BundleError(Exception):
         for value in (self.detail, self.then):
             if value is not None:
                 lines.append(f"  {value}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
+
+
+def visible(text: str) -> str:
+    """The text with escapes for control characters: what came from a file must not steer the reader's terminal."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _rebuilt(kind: type[BundleError], fields: dict[str, Any]) -> BundleError:

@@ -107,7 +107,7 @@ def test_values_beyond_float32_are_refused_and_the_rows_named(volume: Volume, va
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [(np.nan, "NaN or infinity in 1 rows: 7"), (np.inf, "infinity in 1 rows: 7"), (0, "zeros.*: 7")],
+    [(np.nan, "NaN or infinity in 1 row: 7"), (np.inf, "infinity in 1 row: 7"), (0, "zeros.*: 7")],
 )
 def test_unusable_rows_are_refused_by_number_and_nothing_is_left(volume: Volume, value: float, reason: str):
     array = plausible()

@@ -165,9 +165,9 @@ DAMAGE: dict[str, tuple[Callable[[Volume], object], str]] = {
     ),
     "an archive": (lambda v: put(v, zipped(v)), r"an \.npz archive"),
     "a broken archive": (lambda v: put(v, b"PK\x03\x04 and no more"), r"an \.npz archive"),
-    "NaN": (lambda v: put(v, npy(with_row(v, 5, np.nan))), r"NaN or infinity in 1 rows: 5"),
-    "infinity": (lambda v: put(v, npy(with_row(v, 23, -np.inf))), r"NaN or infinity in 1 rows: 23"),
-    "zeros": (lambda v: put(v, npy(with_row(v, 0, 0.0))), r"only zeros in 1 rows: 0"),
+    "NaN": (lambda v: put(v, npy(with_row(v, 5, np.nan))), r"NaN or infinity in 1 row: 5"),
+    "infinity": (lambda v: put(v, npy(with_row(v, 23, -np.inf))), r"NaN or infinity in 1 row: 23"),
+    "zeros": (lambda v: put(v, npy(with_row(v, 0, 0.0))), r"only zeros in 1 row: 0"),
 }
 
 

@@ -104,7 +104,7 @@ def test_a_state_dict_that_does_not_fit_is_refused_with_the_names(volume: Volume
     wanted = {
         "missing": f"1 missing: {name}",
         "renamed": f"1 missing: {name}; 1 unexpected: {name}.old",
-        "shape": f"1 of another shape: {name} is ",
+        "shape": f"1 of another shape or kind: {name} is ",
         "one too many": "1 unexpected: head.weight",
     }
     assert wanted[how] in said
@@ -173,6 +173,58 @@ def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(volume: Volume,
     assert "system" in said
     assert "in a container without network" in said
     assert not (tmp_path / "ran").exists()
+
+
+def odd_tensors(like: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {
+        "complex64": like.to(torch.complex64),
+        "float8_e4m3fn": like.to(torch.float8_e4m3fn),
+        "float32 sparse_coo": like.to_sparse(),
+        "float32 meta": like.to("meta"),
+        "qint8": torch.quantize_per_tensor(like, 0.1, 0, torch.qint8),
+    }
+
+
+@pytest.mark.parametrize("kind", list(odd_tensors(torch.ones(2))))
+def test_tensors_that_nothing_here_computes_with_are_refused_by_name(volume: Volume, kind: str):
+    name = sorted(VIT.state)[1]
+    said = refused(volume, VIT.holding({**VIT.state, name: odd_tensors(VIT.state[name])[kind]}))
+    assert "1 of its tensors are of a kind that no network here has" in said
+    assert f"{name} ({kind})" in said
+
+
+@pytest.mark.parametrize("kind", ["int64", "int8", "bool"])
+@pytest.mark.parametrize("tiny", [DINO, VIT, REMOTE], ids=lambda tiny: tiny.name)
+def test_whole_numbers_do_not_stand_for_weights(volume: Volume, tiny: Tiny, kind: str):
+    name = sorted(tiny.state)[1]
+    whole = {**tiny.state, name: tiny.state[name].to(getattr(torch, kind))}
+    assert "Only Tensors of floating point" in refused(volume, tiny.holding(whole), InputError)
+
+
+def test_so_it_is_with_a_network_of_timm(volume: Volume):
+    tiny = with_timm("TinyTimm")
+    name = sorted(tiny.state)[1]
+    said = refused(volume, tiny.holding({**tiny.state, name: tiny.state[name].to(torch.int32)}))
+    assert f"1 of another shape or kind: {name} is int32, not float32" in said
+
+
+@pytest.mark.parametrize("key", [1, ("a", "b"), None])
+def test_tensors_without_a_name_are_refused(volume: Volume, key: Any):
+    said = refused(volume, VIT.holding({**VIT.state, key: torch.ones(2)}))
+    assert "its tensors are not where the entry says" in said
+    assert f"{key!r} (Tensor)" in said
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x80\x02.", b"\x80\x02(0.", b"\x80\x02h\x05.", b"\x80\x02]K\x05K\x06s.", b"\x80\x09N.", b"\x80\x02q\x00."],
+    ids=["nothing", "a mark", "no memo", "an index", "protocol 9", "nothing to keep"],
+)
+def test_a_pickle_that_is_no_sentence_is_damaged(volume: Volume, content: bytes, recwarn: pytest.WarningsRecorder):
+    said = refused(volume, VIT.with_file(VIT.weights, content), InputError)
+    assert f"encoder {VIT.name}, {VIT.weights}: " in said
+    assert "it cannot be read as a checkpoint" in said or "so it was not read" in said
+    assert not [warning for warning in recwarn if "ickle" in str(warning.message)]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"\x08\0\0\0\0\0\0\0{}      weights"])

@@ -58,10 +58,10 @@ def test_row_i_of_the_matrix_is_row_i_of_the_manifest(volume: Volume, cohort):
 @pytest.mark.parametrize(
     ("value", "row", "reason"),
     [
-        (np.nan, 0, "NaN or infinity in 1 rows: 0"),
-        (np.inf, 13, "NaN or infinity in 1 rows: 13"),
-        (-np.inf, 23, "NaN or infinity in 1 rows: 23"),
-        (0.0, 6, "only zeros in 1 rows: 6"),
+        (np.nan, 0, "NaN or infinity in 1 row: 0"),
+        (np.inf, 13, "NaN or infinity in 1 row: 13"),
+        (-np.inf, 23, "NaN or infinity in 1 row: 23"),
+        (0.0, 6, "only zeros in 1 row: 6"),
     ],
 )
 def test_an_unusable_row_aborts_before_publishing_and_is_named(volume: Volume, cohort, value, row, reason):

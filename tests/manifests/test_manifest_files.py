@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -132,11 +133,34 @@ def test_a_revision_of_forty_hex_digits_pins_a_repository_and_its_absence_leaves
 @pytest.mark.parametrize(
     ("key", "value"),
     [("width", "72.0"), ("width", "0"), ("width", "-1"), ("width", "true"), ("batch_size", "0"), ("control", "1"),
-     ("precision", '"float16"'), ("backend", '"tim"'), ("pooling", '""'), ("exposed", "[1]")],
+     ("precision", '"float16"'), ("backend", '"tim"'), ("pooling", '""'), ("exposed", "[1]"), ("batch_size", "65537"),
+     ("model", '"hf-hub:some/repo"'), ("model", '"local-dir:/x"'), ("model", '"/x"'), ("model", '"http://x"')],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused_not_converted(write, key, value):
     (fault,) = faults_of(write(encoder_toml(**{key: value})))
     assert fault.startswith(f"Enc.{key}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("std", "[0.0, 1.0, 1.0]"), ("std", "[-0.2, 1.0, 1.0]"), ("std", "[nan, 1.0, 1.0]"), ("std", "[inf, 1.0, 1.0]"),
+     ("mean", "[inf, 0.0, 0.0]"), ("mean", "[nan, 0.0, 0.0]"), ("size", "16385"), ("crop", "100_000")],
+)  # fmt: skip
+def test_a_recipe_that_cannot_be_computed_is_refused(write, key, value):
+    good = {"size": "8", "crop": "8", "mean": "[0.5, 0.5, 0.5]", "std": "[0.5, 0.5, 0.5]"}
+    rest = 'edge = "shorter", interpolation = "bicubic", via = "pil"'
+    recipe = lambda keys: "{ " + ", ".join([*(f"{k} = {v}" for k, v in keys.items()), rest]) + " }"  # noqa: E731
+    assert encoders(write(encoder_toml(recipe=recipe(good))))[0].recipe.std == (0.5, 0.5, 0.5)
+    (fault,) = faults_of(write(encoder_toml(recipe=recipe({**good, key: value}))))
+    assert fault.startswith(f"Enc.recipe.{key}")
+
+
+@pytest.mark.parametrize(
+    "key", ["pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"]
+)
+def test_arguments_by_which_a_library_would_load_other_weights_are_refused(write, key):
+    (fault,) = faults_of(write(encoder_toml(backend='"timm"', arguments=f'{{ {key} = "/x" }}')))
+    assert f"arguments may not have {key}: weights are those of `files`" in fault
 
 
 @pytest.mark.parametrize(("key", "text"), [("name", '"Other"'), ("family", '"waiv"')])
@@ -174,6 +198,22 @@ def test_what_is_no_toml_is_told_with_the_place(write, content, said):
         encoders(write(content))
     assert caught.value.problem == said
     assert ("line" in caught.value.found) or caught.value.found == "byte 13"
+
+
+@pytest.mark.parametrize("content", ["a = " + "9" * 5000, "a = " + "[" * 5000])
+def test_what_the_reader_of_toml_gives_up_on_is_told(write, content):
+    with pytest.raises(ManifestError, match="this is no TOML that can be read"):
+        encoders(write(content))
+
+
+def test_tables_in_tables_without_end_are_told(write):
+    assert faults_of(write("a." * 5000 + "b = 1"))[0] == "a: its tables are nested too deep"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ManifestError, match=r"pipe\.toml: it is not a file"):
+        encoders(tmp_path / "pipe.toml")
 
 
 def test_a_file_that_is_not_there_is_said_to_be_unreadable(tmp_path):

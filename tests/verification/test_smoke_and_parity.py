@@ -6,6 +6,7 @@ tests/encoders/test_smoke_networks.py.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable
@@ -211,6 +212,52 @@ def test_what_is_no_such_file_is_told(cli, tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     assert "these are no golden vectors" in cli("parity", path, exits=3).stderr
+
+
+@pytest.mark.parametrize("value", ["0.5", None, True, [0.5], 10**400, float("nan"), float("inf"), 1e39])
+def test_numbers_that_no_encoder_makes_are_told_before_anything_is_compared(cli, theirs, value):
+    path = theirs()
+    document = json.loads(path.read_text("utf-8"))
+    rows = list(document["vectors"].values())
+    rows[3][0] = value
+    numbers = value if isinstance(value, float) else 0.5
+    with np.errstate(over="ignore"):
+        stored = np.array([[numbers if x is value else x for x in row] for row in rows], dtype="<f4")
+    document["vectors_sha256"] = hashlib.sha256(stored.tobytes()).hexdigest()
+    path.write_text(json.dumps(document), "utf-8")
+    done = cli("parity", path, exits=3)
+    told = "vectors that no encoder makes" if isinstance(value, float) else "these are no golden vectors"
+    assert told in done.stderr
+    assert (list(document["vectors"])[3] in done.stderr) == isinstance(value, float)
+    assert "Warning" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_vector_of_zeros_has_no_direction_to_compare(cli, ours, tmp_path):
+    write_golden(tmp_path / "zero.json", replace(ours, vectors=np.where(np.arange(9)[:, None] == 2, 0, ours.vectors)))
+    assert f"found    {ours.tiles[2]}\n" in cli("parity", tmp_path / "zero.json", exits=3).stderr
+
+
+@pytest.mark.parametrize("schema", [True, 1.0, "1", 2])
+def test_another_schema_is_told(cli, theirs, schema):
+    path = theirs()
+    document = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**document, "schema": schema}), "utf-8")
+    assert f"another schema\n  wanted   1\n  found    {schema!r}" in cli("parity", path, exits=3).stderr
+
+
+def test_what_a_file_says_does_not_steer_the_terminal(cli, theirs):
+    escape = "\x1b[2J\x1b]0;title\x07"
+    path = theirs()
+    document = json.loads(path.read_text("utf-8"))
+    document["made"]["environment"]["device"] = f"cpu{escape}"
+    path.write_text(json.dumps(document), "utf-8")
+    assert cli("parity", path).stdout.count("\\x1b") == 2
+    document["identity"]["extra"] = escape
+    path.write_text(json.dumps(document), "utf-8")
+    said = cli("parity", path, exits=3).stderr
+    assert "\x1b" not in said
+    assert "extra = \\x1b[2J\\x1b]0;title\\x07" in said
 
 
 def test_a_file_that_is_not_there_and_one_that_matches_are_both_told(cli, theirs, tmp_path):

@@ -94,7 +94,7 @@ def test_unusable_rows_are_found_even_where_the_hash_agrees(cli, copied: Volume)
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "matrix_sha256": sha256_file(path)}))
     done = cli("verify", "artifacts", exits=3)
     assert "one · Twin: it has unusable rows" in done.stderr
-    assert "only zeros in 1 rows: 4" in done.stderr
+    assert "only zeros in 1 row: 4" in done.stderr
 
 
 @pytest.mark.parametrize("change", ["gone", "rows swapped"])

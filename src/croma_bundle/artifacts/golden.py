@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from croma_bundle.artifacts.matrix import Floats
 from croma_bundle.durable import write_bytes
-from croma_bundle.errors import ArtifactError, InputError
+from croma_bundle.errors import ArtifactError, InputError, some
 
 SCHEMA = 1
 ARITHMETICS = ("float32", "mixed-float16")
@@ -52,24 +52,39 @@ def read_golden(path: Path) -> Golden:
     """A file of `write_golden`, this one's or somebody else's.
 
     Raises:
-        InputError: it is not there, or not such a file. ArtifactError: its vectors are not those that were written.
+        InputError: it is not there, not such a file, or a vector is not finite, or zero. ArtifactError: its vectors are
+            not those that were written.
     """
     try:
         document = json.loads(path.read_bytes())
-        vectors = np.array(list(document["vectors"].values()), dtype=np.float32)
+        rows = [[_number(value) for value in row] for row in document["vectors"].values()]
+        with np.errstate(over="ignore"):
+            vectors = np.array(rows, dtype=np.float32)
         golden = Golden(document["identity"], document["made"], tuple(document["vectors"]), vectors)
         stated, schema = document["vectors_sha256"], document["schema"]
         golden.identity["encoder"], ARITHMETICS.index(golden.made["arithmetic"]), golden.made["environment"]["device"]
+        if vectors.ndim != 2 or not vectors.size:
+            raise ValueError
     except OSError as error:
         raise InputError(str(path), f"it cannot be read ({error.strerror})", wanted="a file of `make smoke`") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(str(path), "these are no golden vectors", wanted="a file of `make smoke`") from None
-    if schema != SCHEMA:
-        raise InputError(str(path), "another schema", wanted=str(SCHEMA), found=str(schema))
+    if type(schema) is not int or schema != SCHEMA:
+        raise InputError(str(path), "another schema", wanted=str(SCHEMA), found=repr(schema))
     found = _sha256(vectors)
-    if vectors.ndim != 2 or found != stated:
+    if found != stated:
         raise ArtifactError(str(path), "its vectors changed after they were written", wanted=str(stated), found=found)
+    named = zip(golden.tiles, vectors, strict=True)
+    if unusable := [name for name, row in named if not (np.isfinite(row).all() and row.any())]:
+        wanted = "finite numbers, not all 0"
+        raise InputError(str(path), "vectors that no encoder makes", wanted=wanted, found=some(unusable))
     return golden
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)
 
 
 def _sha256(vectors: npt.NDArray[np.float32]) -> str:

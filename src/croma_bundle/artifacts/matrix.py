@@ -129,8 +129,8 @@ class UnusableRows:
 
     def refuse(self, subject: str) -> None:
         """Raise `DegenerateEmbedding` naming the rows, where there are any."""
-        found = [f"NaN or infinity in {len(self.bad)} rows: {some(self.bad)}"] if self.bad else []
-        found += [f"only zeros in {len(self.zero)} rows: {some(self.zero)}"] if self.zero else []
+        kinds = (("NaN or infinity", self.bad), ("only zeros", self.zero))
+        found = [f"{what} in {len(r):,} row{'s' if len(r) > 1 else ''}: {some(r)}" for what, r in kinds if r]
         if found:
             detail = "Rows count from 0 in manifest order."
             raise DegenerateEmbedding(subject, "it has unusable rows", found="; ".join(found), detail=detail)

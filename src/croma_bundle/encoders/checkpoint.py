@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from croma_bundle.weights.wanted import PICKLES
 
 SAFE = ".safetensors"
 Tensors = Mapping[str, Tensor]
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COUNTS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def weights_file(entry: Encoder, files: Sequence[LocalFile]) -> LocalFile:
@@ -48,9 +51,9 @@ def fill(entry: Encoder, module: nn.Module, tensors: Tensors) -> None:
     """
     own: Tensors = module.state_dict()
     wrong = [
-        of_another_shape(name, tensors[name], own[name])
+        unlike(name, tensors[name], own[name])
         for name in own
-        if name in tensors and tensors[name].shape != own[name].shape
+        if name in tensors and not alike(tensors[name], own[name])
     ]
     require_fit(entry, [n for n in own if n not in tensors], [n for n in tensors if n not in own], wrong)
     module.load_state_dict({name: _as_float32(tensor) for name, tensor in tensors.items()}, strict=True, assign=True)
@@ -59,7 +62,7 @@ def fill(entry: Encoder, module: nn.Module, tensors: Tensors) -> None:
 def require_fit(entry: Encoder, missing: Iterable[str], unexpected: Iterable[str], wrong: Iterable[str]) -> None:
     """Raise `ManifestError` where a checkpoint and its network differ; what the entry ignores may be unexpected."""
     left = [name for name in unexpected if not name.startswith(entry.state.ignore)]
-    faults = {"missing": sorted(missing), "unexpected": sorted(left), "of another shape": sorted(wrong)}
+    faults = {"missing": sorted(missing), "unexpected": sorted(left), "of another shape or kind": sorted(wrong)}
     told = [f"{len(names)} {kind}: {some(names, 5)}" for kind, names in faults.items() if names]
     if told:
         raise ManifestError(
@@ -72,8 +75,15 @@ def require_fit(entry: Encoder, missing: Iterable[str], unexpected: Iterable[str
         )
 
 
-def of_another_shape(name: str, stored: Tensor, own: Tensor) -> str:
-    return f"{name} is {_shape(stored)}, not {_shape(own)}"
+def alike(stored: Tensor, own: Tensor) -> bool:
+    """Whether a stored tensor may take the place of the network's: of its shape, and numbers for numbers."""
+    return bool(stored.shape == own.shape and stored.is_floating_point() == own.is_floating_point())
+
+
+def unlike(name: str, stored: Tensor, own: Tensor) -> str:
+    if stored.shape != own.shape:
+        return f"{name} is {_shape(stored)}, not {_shape(own)}"
+    return f"{name} is {_kind(stored)}, not {_kind(own)}"
 
 
 def _read_safetensors(entry: Encoder, file: LocalFile) -> Mapping[str, Any]:
@@ -90,7 +100,8 @@ def _read_safetensors(entry: Encoder, file: LocalFile) -> Mapping[str, Any]:
 def _read_pickle(entry: Encoder, file: LocalFile) -> Any:
     """Only tensors and plain values: whatever else the pickle asks for is refused by torch before it is imported."""
     try:
-        return torch.load(file.path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file.path))
+        with warnings.catch_warnings(action="ignore"):  # of pickles that are unlike torch's own
+            return torch.load(file.path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file.path))
     except pickle.UnpicklingError as error:
         asked = next((line for line in str(error).splitlines() if "GLOBAL" in line or "global" in line), str(error))
         raise InputError(
@@ -101,12 +112,14 @@ def _read_pickle(entry: Encoder, file: LocalFile) -> Any:
             detail="Read it once where it can do no harm, in a container without network and volume, write its tensors "
             "with safetensors.torch.save_file, and declare that file, with its sha256, as a private encoder.",
         ) from None
-    except (RuntimeError, ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # what torch's reader trips over in a damaged file is of any kind
         raise _damaged(entry, file, error) from None
 
 
 def _damaged(entry: Encoder, file: LocalFile, error: Exception) -> InputError:
-    found = f"{type(error).__name__}: {error}"
+    found = f"{type(error).__name__}: {error}"[:300]
     return InputError(f"encoder {entry.name}, {file.name}", "it cannot be read as a checkpoint", found=found)
 
 
@@ -114,7 +127,11 @@ def _inside(entry: Encoder, file: LocalFile, content: Any) -> Mapping[str, Any]:
     """The mapping of tensors: the whole content, or what stands in it under the entry's `state.inside`."""
     subject, key = f"encoder {entry.name}, {file.name}", entry.state.inside
     found = content if key is None else content.get(key) if isinstance(content, Mapping) else None
-    if isinstance(found, Mapping) and found and all(isinstance(value, Tensor) for value in found.values()):
+    if isinstance(found, Mapping) and found and all(_is_named_tensor(*item) for item in found.items()):
+        odd = [f"{name} ({_kind(tensor)})" for name, tensor in found.items() if not _is_plain(tensor)]
+        if odd:
+            problem = f"{len(odd)} of its tensors are of a kind that no network here has"
+            raise ManifestError(subject, problem, wanted="dense float or integer tensors", found=some(odd, 5))
         return found
     wanted = "tensors by name" if key is None else f"tensors by name under {key!r}"
     raise ManifestError(
@@ -126,10 +143,27 @@ def _inside(entry: Encoder, file: LocalFile, content: Any) -> Mapping[str, Any]:
     )
 
 
+def _is_named_tensor(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and isinstance(value, Tensor)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Dense values on the CPU, of a kind that torch computes with."""
+    dense = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
+    return dense and tensor.dtype in (*NUMBERS, *COUNTS)
+
+
+def _kind(tensor: Tensor) -> str:
+    """ "float32", with what is odd of the tensor besides."""
+    odd = [str(tensor.layout).removeprefix("torch.")] if tensor.layout != torch.strided else []
+    odd += [tensor.device.type] if tensor.device.type != "cpu" and not odd else []
+    return " ".join([str(tensor.dtype).removeprefix("torch."), *odd])
+
+
 def _layout(content: Any) -> str:
     if not isinstance(content, Mapping):
         return type(content).__name__
-    kinds = [f"{key!r} ({type(value).__name__})" for key, value in content.items() if not isinstance(value, Tensor)]
+    kinds = [f"{key!r} ({type(value).__name__})" for key, value in content.items() if not _is_named_tensor(key, value)]
     tensors = len(content) - len(kinds)
     return f"{tensors} tensors, and {some(kinds, 6)}" if kinds else f"{tensors} tensors"
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from croma_bundle.encoders.families import require_libraries
-from croma_bundle.errors import EnvironmentFault, InputError, ManifestError
+from croma_bundle.errors import BundleError, EnvironmentFault, InputError, ManifestError
 from croma_bundle.layout import WeightsFolder
 from croma_bundle.manifests.models import Encoder, plain
 from croma_bundle.weights.resolve import LocalFile, resolve
@@ -115,7 +115,9 @@ def _require_computes(entry: Encoder, side: int, embed: Embed) -> None:
     """
     try:
         embed(np.zeros((1, 3, side, side), dtype=np.float32))
-    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError, AssertionError) as error:
+    except (BundleError, MemoryError):
+        raise
+    except Exception as error:
         raise InputError(
             f"encoder {entry.name}",
             f"its network does not compute on {side} × {side} pixels",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from croma_bundle.encoders.architectures.architecture import Architecture, Forward, last_hidden_state, whole
-from croma_bundle.encoders.checkpoint import Tensors, of_another_shape, read_tensors, require_fit, weights_file
+from croma_bundle.encoders.checkpoint import Tensors, alike, read_tensors, require_fit, unlike, weights_file
 from croma_bundle.encoders.poolings import OF_TOKENS
 from croma_bundle.encoders.remote_code import CONFIG, code_failed, published_classes, stage
 from croma_bundle.errors import ManifestError
@@ -135,8 +135,8 @@ def _compared(module: Any, published: Tensors) -> tuple[list[str], list[str]]:
         stored = next((n for n in (name, f"{prefix}{name}", name.removeprefix(prefix)) if n in published), None)
         if stored is None:
             missing.append(name)
-        elif published[stored].shape != own.shape:
-            wrong.append(of_another_shape(name, published[stored], own))
+        elif not alike(published[stored], own):
+            wrong.append(unlike(name, published[stored], own))
     return missing, wrong
 
 

@@ -16,12 +16,16 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse `path`; raises `ManifestError` with the line where it is not TOML."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ManifestError(str(path), "it is not a file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(str(path), "this is not TOML", found=str(error)) from None
     except UnicodeDecodeError as error:
         raise ManifestError(str(path), "this is not UTF-8 text", found=f"byte {error.start}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise ManifestError(str(path), "this is no TOML that can be read", found=str(error)[:100]) from None
     except OSError as error:
         raise ManifestError(str(path), f"it cannot be read ({error.strerror})") from None
 
@@ -80,6 +84,8 @@ def read_entry(
         entry = model.model_validate(_lists_to_tuples({**table, **given}))
     except ValidationError as error:
         return faults + [_fault(model, dict(item), prefix) for item in error.errors()]
+    except RecursionError:
+        return [*faults, f"{prefix.rstrip('.')}: its tables are nested too deep"]
     return faults or entry
 
 

@@ -29,7 +29,16 @@ Pooling = Literal[
     "channel cls",
     "multi-scale",
 ]
-Three = tuple[float, float, float]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Side = Annotated[int, Field(gt=0, le=16_384)]
+"""Pixels; more would be a slip of the key."""
+MOST_TILES = 65_536
+"""In a batch."""
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_. -]*$")]
+"""What a library knows a model by: no address and no path, which some libraries would follow."""
+FETCHING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+"""Arguments by which timm would load weights of its own choice, of no stated hash."""
 
 
 class Strict(BaseModel):
@@ -74,14 +83,14 @@ class Recipe(Strict):
     image, on the uint8 tensor, or in the arithmetic of a transformers image processor.
     """
 
-    size: Annotated[int, Field(gt=0)]
+    size: Side
     edge: Literal["shorter", "squash"]
     interpolation: Literal["bilinear", "bicubic"]
     antialias: bool = True
     via: Literal["pil", "tensor", "processor"]
-    crop: Annotated[int, Field(gt=0)] | None = None
-    mean: Three
-    std: Three
+    crop: Side | None = None
+    mean: tuple[Number, Number, Number]
+    std: tuple[Positive, Positive, Positive]
 
     @model_validator(mode="after")
     def _only_a_tensor_can_be_sampled_at_points(self) -> Recipe:
@@ -120,7 +129,7 @@ class Encoder(Strict):
     name: str
     family: Text
     backend: Backend
-    model: Text
+    model: Name
     width: Annotated[int, Field(gt=0)]
     arguments: dict[str, Any] = {}
     tokens: Tokens | None = None
@@ -136,7 +145,7 @@ class Encoder(Strict):
     of: Text | None = None
     pooling: Pooling
     precision: Precision = "float32"
-    batch_size: Annotated[int, Field(gt=0)]
+    batch_size: Annotated[int, Field(gt=0, le=MOST_TILES)]
     generation: Text
     control: bool
     votes: bool
@@ -152,6 +161,12 @@ class Encoder(Strict):
         if isinstance(values, dict) and values.get("backend") == "classical":
             return {"exposed": (), **values}
         return values
+
+    @model_validator(mode="after")
+    def _weights_come_from_its_files_alone(self) -> Encoder:
+        if asked := [key for key in FETCHING if key in self.arguments]:
+            raise ValueError(f"arguments may not have {', '.join(asked)}: weights are those of `files`")
+        return self
 
     @model_validator(mode="after")
     def _a_second_recipe_is_named_for_its_first_and_has_no_vote(self) -> Encoder:

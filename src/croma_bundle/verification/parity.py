@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from croma_bundle.artifacts.contract import differences
 from croma_bundle.artifacts.golden import Golden, read_golden
-from croma_bundle.errors import BundleError, InputError, VerdictFailed, raise_all
+from croma_bundle.errors import BundleError, InputError, VerdictFailed, raise_all, visible
 from croma_bundle.layout import Volume, checked_name
 from croma_bundle.progress import Reporter
 
@@ -100,4 +100,4 @@ def _require_comparable(ours: Golden, theirs: Golden, path: Path) -> None:
 
 
 def _how(golden: Golden) -> str:
-    return f"{golden.made['arithmetic']} on {golden.made['environment']['device']}"
+    return visible(f"{golden.made['arithmetic']} on {golden.made['environment']['device']}")

@@ -48,9 +48,9 @@ def build(entry: Encoder) -> Architecture:
         raise ManifestError(subject, f"there is no architecture {entry.model!r}", wanted=", ".join(known))
     try:
         return builder(entry)
-    except BundleError:
+    except (BundleError, MemoryError):
         raise
-    except (TypeError, ValueError, KeyError, RuntimeError, AssertionError) as error:
+    except Exception as error:  # what a library trips over in arguments that it does not take is of any kind
         found = f"{type(error).__name__}: {error}"
         wanted = f"arguments that {entry.model} takes"
         raise ManifestError(subject, "its architecture cannot be built", wanted=wanted, found=found) from error
