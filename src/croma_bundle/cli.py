@@ -358,6 +358,7 @@ def embed(
     workers: int | None,
 ) -> None:
     """Embed a tileset: one matrix and one sidecar per encoder. What is there is reused, what was cut off is resumed."""
+    _offline()
     from croma_bundle.extraction.run import embed_all
     from croma_bundle.tiles.workers import default_workers
 
@@ -429,6 +430,7 @@ def weights(
 @pass_context
 def smoke(context: Context, family: str | None, encoders: list[str] | None, device: str) -> None:
     """Run encoders with their real weights over nine generated tiles, twice, and write the vectors for `parity`."""
+    _offline()
     from croma_bundle.extraction.smoke import smoke_all
     from croma_bundle.manifests.choice import choose_encoders
 
@@ -828,6 +830,11 @@ def doctor(context: Context, runtime: str, family: str, tileset: str | None, net
     environ = dict(os.environ)
     asked = Question(context.volume, context.catalogue, runtime, family, tileset, network, environ)
     report(asked, context.reporter)
+
+
+def _offline() -> None:
+    """No library may ask the hub while it computes: what is loaded lies on the volume, verified."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _leave(code: int) -> None:

@@ -155,6 +155,18 @@ def test_a_recipe_that_cannot_be_computed_is_refused(write, key, value):
     assert fault.startswith(f"Enc.recipe.{key}")
 
 
+@pytest.mark.parametrize("norms", ["[5.0, 1.0]", "[0.0, 1.0]", "[-1.0, 1.0]", "[1.0, inf]", "[nan, 1.0]"])
+def test_norms_that_no_vector_can_have_are_refused(write, norms):
+    (fault,) = faults_of(write(encoder_toml(norms=norms)))
+    assert "norms = the least and the greatest length, above 0" in fault
+
+
+@pytest.mark.parametrize(("project", "version"), [("../x", "1"), ("x", "../../1"), ("x/y", "1"), ("x", "1 ; y")])
+def test_a_wheel_is_named_and_not_a_path(write, project, version):
+    wheel = f'{{ project = "{project}", version = "{version}", sha256 = "{"0" * 64}" }}'
+    assert faults_of(write(encoder_toml(wheel=wheel)))[0].startswith("Enc.wheel.")
+
+
 @pytest.mark.parametrize(
     "key", ["pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"]
 )

@@ -135,7 +135,8 @@ def theirs(ours: Golden, tmp_path: Path) -> Callable[..., Path]:
         vectors = ours.vectors.astype(np.float64)
         vectors[:, 7] += share * np.linalg.norm(vectors, axis=1)
         path = tmp_path / "theirs.json"
-        made = {**ours.made, "arithmetic": arithmetic}
+        device = "cpu" if arithmetic == "float32" else "cuda"
+        made = {**ours.made, "arithmetic": arithmetic, "environment": {**ours.made["environment"], "device": device}}
         moved = vectors.astype(np.float32)
         write_golden(path, Golden({**ours.identity, **identity}, made, ours.tiles, moved))
         return path
@@ -158,7 +159,7 @@ def test_the_verdict_is_the_largest_difference_against_the_tolerance_of_the_coar
 ):
     done = cli("parity", theirs(share, arithmetic), exits=1 if verdict == "DRIFT" else 0)
     assert f"Thumbnail: {verdict}, largest difference" in done.stdout
-    assert f"ours float32 on cpu, theirs {arithmetic} on cpu" in done.stdout
+    assert f"ours float32 on cpu, theirs {arithmetic} on " in done.stdout
     assert ("9 of 9 golden vectors are others than in" in done.stderr) == (verdict == "DRIFT")
 
 
@@ -252,12 +253,23 @@ def test_what_a_file_says_does_not_steer_the_terminal(cli, theirs):
     document = json.loads(path.read_text("utf-8"))
     document["made"]["environment"]["device"] = f"cpu{escape}"
     path.write_text(json.dumps(document), "utf-8")
-    assert cli("parity", path).stdout.count("\\x1b") == 2
+    said = cli("parity", path).stdout
+    assert "theirs float32 on cpu\\x1b[2J\\x1b]0;title\\x07" in said
+    assert "\x1b" not in said
     document["identity"]["extra"] = escape
     path.write_text(json.dumps(document), "utf-8")
     said = cli("parity", path, exits=3).stderr
     assert "\x1b" not in said
-    assert "extra = \\x1b[2J\\x1b]0;title\\x07" in said
+    assert r"extra = \x1b[2J\x1b]0;title\x07" in said
+
+
+@pytest.mark.parametrize(("device", "exits"), [("cpu", 3), ("cuda", 0), ("cuda:1", 0)])
+def test_float16_is_believed_of_cuda_alone_for_it_is_tolerated_more(cli, theirs, device, exits):
+    path = theirs()
+    document = json.loads(path.read_text("utf-8"))
+    document["made"]["arithmetic"], document["made"]["environment"]["device"] = "mixed-float16", device
+    path.write_text(json.dumps(document), "utf-8")
+    assert ("these are no golden vectors" in cli("parity", path, exits=exits).stderr) == bool(exits)
 
 
 def test_a_file_that_is_not_there_and_one_that_matches_are_both_told(cli, theirs, tmp_path):

@@ -103,12 +103,14 @@ def _read_pickle(entry: Encoder, file: LocalFile) -> Any:
         with warnings.catch_warnings(action="ignore"):  # of pickles that are unlike torch's own
             return torch.load(file.path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file.path))
     except pickle.UnpicklingError as error:
-        asked = next((line for line in str(error).splitlines() if "GLOBAL" in line or "global" in line), str(error))
+        asked = next((line for line in str(error).splitlines() if "GLOBAL" in line or "global" in line), None)
+        if asked is None:
+            raise _damaged(entry, file, error) from None
         raise InputError(
             f"encoder {entry.name}, {file.name}",
             "this pickle asks for more than tensors and plain values, so it was not read; no code of it has run",
             wanted="a file of tensors (weights_only)",
-            found=asked.strip()[:300],
+            found=_less_advice(asked),
             detail="Read it once where it can do no harm, in a container without network and volume, write its tensors "
             "with safetensors.torch.save_file, and declare that file, with its sha256, as a private encoder.",
         ) from None
@@ -119,8 +121,13 @@ def _read_pickle(entry: Encoder, file: LocalFile) -> Any:
 
 
 def _damaged(entry: Encoder, file: LocalFile, error: Exception) -> InputError:
-    found = f"{type(error).__name__}: {error}"[:300]
+    found = f"{type(error).__name__}: {_less_advice(str(error))}"
     return InputError(f"encoder {entry.name}, {file.name}", "it cannot be read as a checkpoint", found=found)
+
+
+def _less_advice(said: str) -> str:
+    """What torch says, without its advice, which is to run the code of the pickle."""
+    return said.partition("In PyTorch 2.6")[0].partition("Please use `torch.ser")[0].strip()[:300]
 
 
 def _inside(entry: Encoder, file: LocalFile, content: Any) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from croma_bundle.errors import BundleError, InputError, raise_all
+from croma_bundle.extraction.boundary import fault_of
 from croma_bundle.extraction.device import cpu_note
 from croma_bundle.extraction.embed import embed
 from croma_bundle.extraction.embed_input import EmbedInput
@@ -71,7 +72,8 @@ def embed_all(
                 decide_batch=batch == "auto",
                 weights=WeightsFolder((weights or volume.weights).absolute()),
             )
-        except BundleError as fault:
+        except Exception as error:
+            fault = fault_of(subject, error)
             faults.append(_without_frames(fault))
             reporter.say(f"{subject}: failed, {getattr(fault, 'problem', 'see below')}", "failed")
             continue

@@ -14,6 +14,7 @@ from croma_bundle.artifacts.golden import Golden, write_golden
 from croma_bundle.artifacts.matrix import Floats, require_usable_rows
 from croma_bundle.encoders.loading import Opened, open_encoder
 from croma_bundle.errors import BundleError, VerdictFailed, raise_all
+from croma_bundle.extraction.boundary import fault_of
 from croma_bundle.extraction.device import kind, resolve_device
 from croma_bundle.extraction.embed import extraction_contract
 from croma_bundle.extraction.golden_tiles import GoldenTiles, golden_tiles
@@ -37,7 +38,8 @@ def smoke_all(volume: Volume, entries: Sequence[Encoder], device: str, reporter:
     for entry in entries:
         try:
             golden = smoke(entry, WeightsFolder(volume.weights), device, tiles)
-        except BundleError as fault:
+        except Exception as error:
+            fault = fault_of(f"encoder {entry.name}", error)
             faults.append(fault)
             reporter.say(f"{entry.name}: failed, {getattr(fault, 'problem', 'see below')}", "failed")
             continue

@@ -5,6 +5,7 @@ A revision is 40 hex, a sha256 is 64 hex; a floating reference does not validate
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -59,8 +60,8 @@ class WeightFile(Strict):
 class Wheel(Strict):
     """A wheel of the package index that an encoder's files ship in, as paths inside it."""
 
-    project: Text
-    version: Text
+    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    version: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
     sha256: Sha256
 
 
@@ -166,6 +167,12 @@ class Encoder(Strict):
     def _weights_come_from_its_files_alone(self) -> Encoder:
         if asked := [key for key in FETCHING if key in self.arguments]:
             raise ValueError(f"arguments may not have {', '.join(asked)}: weights are those of `files`")
+        return self
+
+    @model_validator(mode="after")
+    def _norms_are_the_least_and_the_greatest(self) -> Encoder:
+        if self.norms is not None and not 0 < self.norms[0] <= self.norms[1] < math.inf:
+            raise ValueError(f"norms = the least and the greatest length, above 0; found {list(self.norms)}")
         return self
 
     @model_validator(mode="after")

@@ -22,6 +22,8 @@ A factor in TF32 (convolutions on CUDA) or float16 is off by 2^-11 = 4.9e-4 of i
 layer has such factors; in mixed float16 every layer has them, some tens in a row.
 """
 
+LONGEST = 200
+"""Characters that are shown of a value in somebody else's file."""
 Shares = npt.NDArray[np.float64]
 
 
@@ -94,10 +96,16 @@ def _require_comparable(ours: Golden, theirs: Golden, path: Path) -> None:
         raise InputError(
             f"encoder {ours.encoder}",
             f"its golden vectors and those of {path} are not of the same thing",
-            wanted=", ".join(f"{key} = {a}" for key, a, _ in rows),
-            found=", ".join(f"{key} = {b}" for key, _, b in rows),
+            wanted=", ".join(f"{key} = {_told(a)}" for key, a, _ in rows),
+            found=", ".join(f"{key} = {_told(b)}" for key, _, b in rows),
         )
 
 
 def _how(golden: Golden) -> str:
-    return visible(f"{golden.made['arithmetic']} on {golden.made['environment']['device']}")
+    return f"{golden.made['arithmetic']} on {_told(golden.made['environment']['device'])}"
+
+
+def _told(value: Any) -> str:
+    """Of somebody else's file: in one line, and no longer than can be read."""
+    text = " ".join(visible(str(value)).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
