@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import math
 import os
 import sys
@@ -844,6 +845,7 @@ def _leave(code: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the documented code; a user's mistake never shows a traceback."""
+    gc.set_threshold(100_000)  # few cycles are made, and looking for them takes a tenth of a short command
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: nobody wants to read it
