@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,3 +44,12 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no development data: {folder} does not exist (CROMA_SHARED names it)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def online_again() -> Iterator[None]:
+    """A command that computes takes its whole process offline, and some tests run commands in their own."""
+    was = os.environ.get("HF_HUB_OFFLINE")
+    yield
+    if was is None:
+        os.environ.pop("HF_HUB_OFFLINE", None)

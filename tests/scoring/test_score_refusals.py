@@ -246,7 +246,7 @@ def test_non_finite_and_all_zero_rows_cannot_get_in(volume):
     for bad in (np.nan, np.inf, 0.0):
         x = choosing(1)
         x[3] = bad
-        with pytest.raises(Exception, match=r"voting · Bad: it has unusable rows[\s\S]*1 rows: 3"):
+        with pytest.raises(Exception, match=r"voting · Bad: it has unusable rows[\s\S]*1 row: 3"):
             bring(volume, "voting", {"Bad": x})
 
 
