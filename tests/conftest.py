@@ -12,6 +12,7 @@ import pytest
 
 from croma_bundle.layout import Volume
 
+OFFLINE = "HF_HUB_OFFLINE" in os.environ
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -49,7 +50,6 @@ def shared() -> Path:
 @pytest.fixture(autouse=True)
 def online_again() -> Iterator[None]:
     """A command that computes takes its whole process offline, and some tests run commands in their own."""
-    was = os.environ.get("HF_HUB_OFFLINE")
     yield
-    if was is None:
+    if not OFFLINE:
         os.environ.pop("HF_HUB_OFFLINE", None)
