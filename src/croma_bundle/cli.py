@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -846,6 +847,7 @@ def _leave(code: int) -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the documented code; a user's mistake never shows a traceback."""
     gc.set_threshold(100_000)  # few cycles are made, and looking for them takes a tenth of a short command
+    atexit.register(gc.freeze)  # nor is there anything to find at the end, where all modules would be looked through
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: nobody wants to read it

@@ -43,7 +43,7 @@ def test_the_bound_is_nowhere_below_minus_the_distance_by_more_than_the_band(mon
     along = leading.directions(a.held[: a.sampled])
     np.testing.assert_allclose(along.T @ along, np.eye(count), rtol=0, atol=1e-13)
     with ThreadPoolExecutor(2) as pool:
-        lines = leading.components(a, len(a.held), along, pool)
+        lines = leading.components(a, slice(0, len(a.held)), along, pool)
     everyone = slice(0, len(a.held))
     bound = a.product(everyone, lines, everyone, lines).astype(np.float64)
     unit = a.x[a.source].astype(np.float64)
@@ -59,7 +59,7 @@ def test_the_bound_is_tight_where_the_rows_have_no_more_directions(monkeypatch):
     rng = np.random.default_rng(1)
     a = arranged((rng.normal(size=(400, 8)) @ rng.normal(size=(8, 300)) + 3).astype(np.float32))
     with ThreadPoolExecutor(1) as pool:
-        lines = leading.components(a, 400, leading.directions(a.held), pool)
+        lines = leading.components(a, slice(0, 400), leading.directions(a.held), pool)
     everyone = slice(0, 400)
     bound, product = (a.product(everyone, of, everyone, of) for of in (lines, a.held))
     np.testing.assert_allclose(bound, product, rtol=0, atol=1e-6)

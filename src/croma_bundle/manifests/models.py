@@ -43,7 +43,7 @@ FETCHING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoin
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
 
 class WeightFile(Strict):

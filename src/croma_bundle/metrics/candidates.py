@@ -149,11 +149,12 @@ class _Walk:
         if a.kernel is None or not leading.may_pay(len(a.given), a.width):
             return False
         along = leading.directions(self.sample)
-        of_sample = leading.components(a, a.sampled, along, pool)
+        of_sample = leading.components(a, slice(0, a.sampled), along, pool)
         passing = sum(pool.map(partial(self._passing, of_sample), self.sampled))
         if of_sample.shape[1] / a.width + PAIR_COST * passing / a.sampled**2 > WORTH:
             return False
-        self.lines = leading.components(a, len(a.given), along, pool)
+        of_others = leading.components(a, slice(a.sampled, len(a.given)), along, pool)
+        self.lines = np.concatenate([of_sample, of_others])
         list(pool.map(partial(self._guess_by, self.lines), self.others))
         self.gather = a.kernel.sifting(a, self.guess.limits)
         self.others, self.missing = range(len(a.blocks)), [len(a.blocks)] * len(a.blocks)

@@ -33,28 +33,25 @@ def may_pay(rows: int, width: int) -> bool:
 def directions(sample: Singles) -> Floats:
     """(D, COUNT) float64, orthonormal: about the leading directions of the sample, by subspace iteration."""
     spread = sample[np.arange(COUNT) * len(sample) // COUNT]
-    found = np.linalg.qr(spread.T.astype(np.float64))[0]
+    found = spread.T.astype(np.float64)
     for _ in range(ROUNDS):
         again = sample.T @ (sample @ found.astype(np.float32))
         found = np.linalg.qr(again.astype(np.float64))[0]
     return found
 
 
-def components(a: Arrangement, n: int, along: Floats, pool: Executor) -> Singles:
-    """(n, COUNT + 1) float32: l and r of the first n arranged rows, along directions (D, COUNT).
+def components(a: Arrangement, rows: slice, along: Floats, pool: Executor) -> Singles:
+    """(n, COUNT + 1) float32: l and r of n arranged rows, along directions (D, COUNT).
 
     The product of two such lines, less h of both rows, is at least minus their distance less ``Arrangement.band``: the
     bound holds but for SLACK, and a product of so few terms errs less in float32 than that of whole rows.
     """
-    out = np.empty((n, COUNT + 1), dtype=np.float32)
 
-    def fill(rows: slice) -> None:
-        y = a.factor(rows).astype(np.float64)
+    def lines(part: slice) -> Singles:
+        y = a.factor(part).astype(np.float64)
         inside = y @ along
         square = np.add.reduce(y * y, axis=-1)
         left = np.maximum(square - np.add.reduce(inside * inside, axis=-1), 0.0)
-        out[rows, :-1] = inside
-        out[rows, -1] = np.sqrt(left + SLACK * square)
+        return np.column_stack([inside, np.sqrt(left + SLACK * square)]).astype(np.float32)
 
-    list(pool.map(fill, steps(0, n, _LINES)))
-    return out
+    return np.concatenate(list(pool.map(lines, steps(rows.start, rows.stop, _LINES))))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -116,11 +118,9 @@ def score_benchmark(
     if not surveys:
         _nothing_scored(view, refused)
     k, panel, rule = _operating_k(surveys, members, protocol, knobs)
-    scores = []
-    for member in members:
-        if member.name in surveys:
-            found = surveys[member.name]
-            scores.append(_score_one(view, member, found, k if k is not None else found.k_star, knobs))
+    with ThreadPoolExecutor(knobs.threads or len(os.sched_getaffinity(0))) as pool:
+        scored = [member for member in members if member.name in surveys]
+        scores = [_score_one(view, member, surveys[member.name], k, knobs, pool) for member in scored]
     replicates = _bootstrap(cohort, scores, knobs)
     return BenchmarkScore(view, cohort, protocol, knobs, k, panel, rule, scores, replicates, refused)
 
@@ -200,17 +200,22 @@ def _operating_k(
     return shared_k([surveys[name].k_star for name in panel]), tuple(panel), rule
 
 
-def _score_one(view: View, member: Member, found: Survey, k: int, knobs: Knobs) -> EncoderScore:
+def _score_one(
+    view: View, member: Member, found: Survey, shared: int | None, knobs: Knobs, pool: Executor
+) -> EncoderScore:
     subject = f"{_benchmark(view)} · {member.name}"
+    by_m = pool.submit(sweep_m, found, subject)
+    k = shared if shared is not None else found.k_star
     point = operate(found, k, tau=knobs.tau)
-    rows, units, end = sweep_m(found, subject)
+    by_k = sweep_k(found, k, point.tau)
+    rows, units, end = by_m.result()
     margin, fault = None, None
     try:
         margin = margins(found, subject, knobs.m)
     except CohortError as error:
         fault = error
         fault.then = _next_m(view, [row.m for row in rows if row.m < knobs.m])
-    return EncoderScore(member, found, point, sweep_k(found, k, point.tau), rows, end, units, margin, fault)
+    return EncoderScore(member, found, point, by_k, rows, end, units, margin, fault)
 
 
 def _bootstrap(cohort: Cohort, scores: Sequence[EncoderScore], knobs: Knobs) -> dict[str, Replicates]:

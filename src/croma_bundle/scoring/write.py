@@ -46,7 +46,7 @@ def write_score(
     sweep_temporaries(folder)
     sweep_temporaries(folder / "per_sample")
     outputs: dict[str, str] = {}
-    for name, content in _tables(score, metrics):
+    for name, content in tables(score, metrics):
         write_bytes(folder / name, content)
         outputs[name] = hashlib.sha256(content).hexdigest()
     leading = places(score)
@@ -82,7 +82,7 @@ def write_packed(path: Path, texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _tables(score: BenchmarkScore, metrics: Rows) -> Iterator[tuple[str, bytes]]:
+def tables(score: BenchmarkScore, metrics: Rows) -> Iterator[tuple[str, bytes]]:
     """Name and content of every table but those of samples."""
     yield "metrics.csv", csv_text(METRICS, metrics).encode()
     yield "metrics.json", json_bytes({"columns": METRICS, "rows": as_records(METRICS, metrics)})
