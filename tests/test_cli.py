@@ -372,8 +372,8 @@ def slow(volume):
     return volume
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_exits_130_without_a_traceback_and_leaves_nothing_half_done(slow, as_json):
+@pytest.mark.parametrize(("how", "as_json"), [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_an_interruption_exits_130_without_a_traceback_and_leaves_nothing_half_done(slow, how, as_json):
     arguments = ["--volume", slow.root, *(["--json"] if as_json else []), "score"]
     run = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
@@ -382,7 +382,7 @@ def test_ctrl_c_exits_130_without_a_traceback_and_leaves_nothing_half_done(slow,
         assert run.poll() is None
         time.sleep(0.01)
     time.sleep(0.3)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(how)
     stdout, stderr = run.communicate(timeout=30)
     assert run.returncode == 130
     if as_json:

@@ -163,12 +163,13 @@ def test_of_two_runs_at_once_the_loser_exits_4_and_names_the_holder_and_a_killed
     assert "another run" not in done.stderr
 
 
-def test_ctrl_c_exits_130_and_the_next_run_goes_on(ready, volume: Volume):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_exits_130_and_the_next_run_goes_on(ready, volume: Volume, how: int):
     shutil.copytree(ready[0].root, volume.root, ignore=shutil.ignore_patterns("embeddings"), dirs_exist_ok=True)
     with running(volume) as (process, _):
         while process.poll() is None and not list(volume.work("cohort", NAME).glob("chunk-*.json")):
             time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
