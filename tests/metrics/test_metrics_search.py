@@ -27,7 +27,8 @@ def same(a, b, fields=FIELDS):
 def brute_force(x, labels, confounders, groups):
     """(distance, order): all cosine distances in float64 and each row's candidates, nearest first, ties by row."""
     unit = x.astype(np.float64)
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    length = np.linalg.norm(unit, axis=1, keepdims=True)
+    unit /= np.where(length > 0, length, 1)
     distance = 1 - np.einsum("id,jd->ij", unit, unit)
     distance[groups[:, None] == groups] = np.inf
     return distance, np.argsort(distance, axis=1, kind="stable")
@@ -44,6 +45,22 @@ def test_neighbours_and_typed_distances_are_those_of_a_float64_brute_force(label
     for kept, mask in ((found.so, same_label & ~same_confounder), (found.os, ~same_label & same_confounder)):
         typed = np.sort(np.where(mask, distance, np.inf), axis=1)[:, :20]
         np.testing.assert_allclose(kept, typed, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("n", [300, 2500])  # compiled, from leading components too
+def test_rows_of_zeros_are_at_distance_1_of_all_and_displace_nobody(monkeypatch, n):
+    x, *codes = cohort(n=n, width=300)
+    x -= 3
+    x[::9] = 0  # the others are farther from each other than 1/2, and nearer than 1
+    distance, order = brute_force(x, *codes)
+    assert 0.5 < np.median(distance[1:9, 10:18]) < 0.9
+    for kernel in ("", "numpy"):
+        monkeypatch.setenv("CROMA_KERNEL", kernel)
+        found = typed_neighbours(x, *codes, k=31, m=9)
+        few = np.flatnonzero(np.arange(n) % 9)
+        assert found.index[few].tolist() == order[few, :31].tolist()
+        assert (found.distance[::9] == 1).all()
+        assert found.index[::9].tolist() == order[::9, :31].tolist()
 
 
 @pytest.mark.parametrize(("spread", "margin_error"), [(2e-3, 1e-9), (1e-4, 1e-6)])

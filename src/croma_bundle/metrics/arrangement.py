@@ -64,7 +64,8 @@ class Arrangement:
         labels, confounders, groups: (N,) int64 codes, arranged.
         cell_end: (N,) int64, of each row the first row after it that is of another cell.
         centre: (D,) float64, about the mean of the unit rows.
-        h: (N,) float64, half the squared length of each centred unit row.
+        h: (N,) float64, half the squared length of each centred unit row; 1/2 more for a row of zeros, which puts it at
+            distance 1 of all others.
         held: (N, D) float32, what ``factor`` gives for all rows, or None where it is made when needed.
         sampled: how many rows, the first, are a sample of all; they are sorted to cells, and so are the others.
         block: rows of a block at most.
@@ -217,6 +218,7 @@ def _fill(a: Arrangement, rows: slice) -> list[int]:
                 held[:] = part
             part *= part
             a.h[rows] = np.add.reduce(part, axis=-1) / 2.0
+            a.h[rows] += np.where(a.scale[rows] == 0, 0.5, 0.0)
     shapeless = a.source[rows][a.scale[rows] == 0]  # a row of zeros, or none that has a length
     return [int(row) for row in shapeless if not np.isfinite(a.x[row]).all()]
 

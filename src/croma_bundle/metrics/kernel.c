@@ -128,7 +128,7 @@ FOR_EACH_CPU static double squares(const double *value, int64_t n) {
 }
 
 /* Of n rows of x: 1 / length, 0 for a row that has none; the unit row less the centre, to held (unless that is null);
- * and half the squared length of that. unit: `width` doubles. */
+ * and half the squared length of that, 1/2 more for a row without length. unit: `width` doubles. */
 FOR_EACH_CPU void croma_centre(const float *x, int64_t width, const int64_t *source, int64_t n, const double *centre,
                                double *unit, double *scale, float *held, double *half) {
   for (int64_t i = 0; i < n; i++) {
@@ -139,7 +139,7 @@ FOR_EACH_CPU void croma_centre(const float *x, int64_t width, const int64_t *sou
     for (int64_t c = 0; c < width; c++) unit[c] = unit[c] * scale[i] - centre[c];
     if (held)
       for (int64_t c = 0; c < width; c++) held[i * width + c] = (float)unit[c];
-    half[i] = squares(unit, width) / 2.0;
+    half[i] = squares(unit, width) / 2.0 + (scale[i] == 0 ? 0.5 : 0.0);
   }
 }
 

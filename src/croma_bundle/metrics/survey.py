@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 
 HEADLINE_M = 5
 M_MAX = 20
-SURVEY_VERSION = 1
+SURVEY_VERSION = 2
 """Raised when a survey of the same input holds other values: kept surveys of another version are not used."""
 
 
