@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from croma_bundle.metrics import arrangement, candidates
+from croma_bundle.metrics import arrangement, candidates, selection
 from croma_bundle.metrics.croma import unit_margins
 from croma_bundle.metrics.neighbours import OS, SO, typed_neighbours
 from croma_bundle.metrics.operating_k import k_grid
@@ -130,6 +130,52 @@ def test_a_flood_of_duplicates_is_searched_exhaustively_and_ties_stay_in_row_ord
     assert not found.distance[::2].any()
     for i in range(0, 1200, 2):
         assert found.index[i].tolist() == [j for j in range(0, 24, 2) if j != i][:10]
+
+
+@pytest.mark.parametrize("kernel", ["", "numpy"])
+def test_ties_by_the_thousand_do_not_widen_the_tables_of_other_rows(monkeypatch, kernel):
+    """One row next to a flood of equal ones would make its block's table as wide as the flood, for every row of it."""
+    monkeypatch.setenv("CROMA_KERNEL", kernel)
+    monkeypatch.setattr(candidates, "TOO_MANY", 100)
+    widths = []
+
+    class Table(selection._Table):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            widths.append(self.width)
+
+    monkeypatch.setattr(selection, "_Table", Table)
+    x, labels, centres, _ = cohort(n=2400, groups=2400)
+    groups = np.arange(2400)
+    labels = np.minimum(labels, 1)
+    x[(labels == 0) & (groups % 4 > 0)] = x[0]
+    found = typed_neighbours(x, labels, centres, groups, k=21, m=5)
+    assert max(widths) <= 2 * candidates.expected_pairs(2400, 21, 5) + 1
+    distance, order = brute_force(x, labels, centres, groups)
+    wanted = np.take_along_axis(distance, order[:, :21], 1)
+    np.testing.assert_allclose(found.distance, np.maximum(wanted, 0), rtol=0, atol=1e-12)
+
+
+def test_where_whole_cells_are_one_vector_ties_stay_in_row_order_and_one_of_them_is_measured(monkeypatch):
+    """Eight vectors at right angles: all that is not at distance 0 is at distance 1."""
+    n, measured = 1600, []
+    codes = np.random.default_rng(5).integers(0, 2, n), np.random.default_rng(6).integers(0, 4, n), np.arange(n) // 10
+    cell = codes[0] * 4 + codes[1]
+    measure = selection.Scale.measure
+    monkeypatch.setattr(
+        selection.Scale,
+        "measure",
+        lambda self, rows, partners: measured.append(len(rows)) or measure(self, rows, partners),
+    )
+    found = typed_neighbours(np.eye(8, 300, dtype=np.float32)[cell], *codes, k=260, m=20)
+    assert (found.so == 1).all()
+    assert (found.os == 1).all()
+    for i in range(0, n, 7):
+        candidates_ = np.flatnonzero(codes[2] != codes[2][i])
+        same_cell = candidates_[cell[candidates_] == cell[i]]
+        others = candidates_[cell[candidates_] != cell[i]]
+        assert found.index[i].tolist() == [*same_cell, *others][:260]
+    assert sum(measured) < 20 * n
 
 
 def test_rows_of_a_larger_matrix_give_what_those_rows_alone_give():

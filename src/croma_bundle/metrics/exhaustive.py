@@ -5,6 +5,8 @@ A BLAS product only preselects; every pair within its error band of a cut is mea
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
 
@@ -19,33 +21,69 @@ Bools = npt.NDArray[np.bool_]
 EPSILON = float(np.finfo(np.float64).eps)
 BLOCK_BYTES = 64 << 20
 _COLUMNS = 256
+_LINES = 16
 _BYTES_PER_PAIR = 40  # the product, one masked and one partitioned copy, and the masks
 
 
 def search(a: Arrangement, rows: Ints, k: int, m: int, block: int, pool: Executor) -> Iterator[tuple[Ints, Selected]]:
     """Yield arranged rows and their k nearest and m nearest of each type, all distances measured, block by block."""
     step = max(1, min(block, BLOCK_BYTES // (_BYTES_PER_PAIR * len(a.given))))
+    twins = _Twins(a)
     for part in steps(0, len(rows), step):
         mine = rows[part]
-        yield mine, _search(a, mine, k, m, pool)
+        yield mine, _search(a, mine, k, m, twins, pool)
 
 
-def _search(a: Arrangement, rows: Ints, k: int, m: int, pool: Executor) -> Selected:
+class _Twins:
+    """Rows of equal bytes, which have equal distances: of ties by the thousand, one is measured."""
+
+    def __init__(self, a: Arrangement) -> None:
+        self.a, self.finding = a, threading.Lock()
+        self.first: Ints | None = None
+
+    def of(self, partners: Ints) -> Ints:
+        """Of each arranged row the first that equals it; found when it is first asked for."""
+        with self.finding:
+            if self.first is None:
+                seen: dict[bytes, int] = {}
+                rows = enumerate(self.a.source.tolist())
+                self.first = np.array([seen.setdefault(_digest(self.a.x[row]), i) for i, row in rows])
+        return self.first[partners]
+
+
+def _digest(row: npt.NDArray[np.floating]) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+
+
+def _search(a: Arrangement, rows: Ints, k: int, m: int, twins: _Twins, pool: Executor) -> Selected:
     product = _product(a, rows, pool)
     band = 1.01 * (a.width + 16) * EPSILON + 1.0 / GRID
-    candidate = a.groups[rows, np.newaxis] != a.groups
-    kinds = kinds_of(a.labels[rows, np.newaxis] == a.labels, a.confounders[rows, np.newaxis] == a.confounders)
-    keep = _near(product, candidate, k, band)
-    for kind in (SO, OS):
-        keep |= _near(product, candidate & (kinds == kind), m, band)
-    out, scale = _nothing(len(rows), k, m), Scale(a)
-    for line, row in enumerate(rows.tolist()):
-        partners = np.flatnonzero(keep[line])
-        distance = np.zeros(len(partners))
-        open_ = np.flatnonzero(product[line, partners] + band >= ZERO)  # the others are surely 0
-        distance[open_] = scale.measure(np.full(len(open_), row), partners[open_])
-        _write(out, line, a.given[partners], distance, kinds[line, partners])
+    out = _nothing(len(rows), k, m)
+
+    def settle(lines: slice) -> None:
+        mine, scale = rows[lines], Scale(a)
+        candidate = a.groups[mine, np.newaxis] != a.groups
+        kinds = kinds_of(a.labels[mine, np.newaxis] == a.labels, a.confounders[mine, np.newaxis] == a.confounders)
+        keep = _near(product[lines], candidate, k, band)
+        for kind in (SO, OS):
+            keep |= _near(product[lines], candidate & (kinds == kind), m, band)
+        for i, row in enumerate(mine.tolist()):
+            partners = np.flatnonzero(keep[i])
+            distance = np.zeros(len(partners))
+            open_ = np.flatnonzero(product[lines][i, partners] + band >= ZERO)  # the others are surely 0
+            distance[open_] = _measured(scale, twins, row, partners[open_], 2 * (k + 2 * m))
+            _write(out, lines.start + i, a.given[partners], distance, kinds[i, partners])
+
+    list(pool.map(settle, steps(0, len(rows), _LINES)))
     return out
+
+
+def _measured(scale: Scale, twins: _Twins, row: int, partners: Ints, few: int) -> Floats:
+    """Distances of a row to its partners; more than a few are mostly ties, and of equal rows one is measured."""
+    if len(partners) <= few:
+        return scale.measure(np.full(len(partners), row), partners)
+    first, which = np.unique(twins.of(partners), return_inverse=True)
+    return scale.measure(np.full(len(first), row), first)[which]
 
 
 def _product(a: Arrangement, rows: Ints, pool: Executor) -> Floats:

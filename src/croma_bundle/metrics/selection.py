@@ -25,6 +25,8 @@ ZERO = 1e-12
 GRID = 2.0**49
 """Distances are whole multiples of 1 / GRID (1.8e-15), which is above their rounding error and below what matters:
 those that are equal but for rounding tie, and the sum of 20 of them is exact."""
+WIDE = 2
+"""Times the expected pairs of a row beyond which it has too many that tie, and is searched exhaustively."""
 _SLICE_BYTES = 1 << 18
 
 
@@ -113,9 +115,10 @@ def select(
     Distances are measured for typed neighbours and where they decide a cut (`everything`: all of them), else NaN.
     """
     pairs, beta = _sorted_pairs(a, block, collected), band[block.rows]
-    near = _Table(pairs, None, limit.near[block.rows], k, beta)
+    most = WIDE * limit.expected
+    near = _Table(pairs, None, limit.near[block.rows], k, beta, most)
     typed = [
-        _Table(pairs, pairs.kind[:-1] == kind, guess[block.rows], m, beta)
+        _Table(pairs, pairs.kind[:-1] == kind, guess[block.rows], m, beta, most)
         for kind, guess in ((SO, limit.so), (OS, limit.os))
     ]
     bad = ~near.certified | ~typed[0].certified | ~typed[1].certified
@@ -160,12 +163,12 @@ class _Table:
 
     Attributes:
         at: which pairs they are.
-        certified: rows of which no uncollected pair can be among the `cut` nearest.
+        certified: rows of which no uncollected pair can be among the `cut` nearest, and no more than `most` others.
         closeness: minus-distances, padded with minus infinity.
         source: which pair is where; -1 in the padding.
     """
 
-    def __init__(self, pairs: _Pairs, subset: Bools | None, guess: Singles, cut: int, beta: Floats) -> None:
+    def __init__(self, pairs: _Pairs, subset: Bools | None, guess: Singles, cut: int, beta: Floats, most: int) -> None:
         within = pairs.closeness >= guess[pairs.row]
         if subset is not None:
             within &= subset
@@ -179,6 +182,9 @@ class _Table:
         self.beta = beta
         self.certified = (guess <= NO_LIMIT) | (low >= guess)
         may = closeness >= low[row]
+        tied = np.bincount(row[may], minlength=count) > most  # such a row would make the table as wide for all
+        self.certified &= ~tied
+        may &= ~tied[row]
         self.at, row = at[may], row[may]
         size = np.bincount(row, minlength=count)
         self.width = int(size.max(initial=0)) + 1
