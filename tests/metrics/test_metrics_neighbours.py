@@ -211,3 +211,26 @@ def test_a_collapsed_matrix_keeps_to_the_block_size():
         tracemalloc.stop()
     assert not found.so.any()
     assert peak < n * n * 10 + 8 * 2**20  # at most every pair once, as 2 + 4 + 4 bytes, and the blocks at work
+
+
+@pytest.mark.parametrize("factor", [1e155, 1e300, 1e-155, 1e-200])
+def test_rows_whose_length_float64_does_not_hold_are_refused(factor):
+    x, cohort = scrambled()
+    x[[3, 8]] *= factor
+    with pytest.raises(DegenerateEmbedding, match="not finite in row 3, 8"):
+        find(x, cohort, k=3, m=1)
+
+
+@pytest.mark.parametrize("factor", [1e140, 1e-140])
+def test_other_lengths_count_for_nothing(factor):
+    x, cohort = scrambled()
+    np.testing.assert_allclose(
+        find(x * factor, cohort, k=9, m=3).distance, find(x, cohort, k=9, m=3).distance, rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize(("shape", "block"), [((0, 5), 9), ((4, 0), 9), ((4, 5), 0)])
+def test_nothing_to_compare_is_refused(shape, block):
+    codes = [np.arange(shape[0], dtype=np.int64)] * 3
+    with pytest.raises(CohortError, match=r"nothing to compare|block = 0, wanted 1 or more"):
+        typed_neighbours(np.ones(shape, dtype=np.float32), *codes, k=1, m=1, block=block)

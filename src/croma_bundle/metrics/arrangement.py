@@ -36,6 +36,8 @@ CHUNK = 512
 """Columns multiplied at a time: the error of a float32 sum grows with its length, so the parts are added up."""
 UNIT = 2.0**-24
 """Unit roundoff of float32."""
+LONGEST = 1e150
+"""1 / length at most: the squares of shorter rows underflow."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def arrange(
     bits.
 
     Raises:
-        DegenerateEmbedding: a row holds NaN or infinity.
+        DegenerateEmbedding: a row holds NaN or infinity, or its length is beyond float64 (over 1e154, under 1e-150).
     """
     n, width = len(rows), x.shape[1]
     given = np.lexsort((groups, confounders, labels)).astype(np.int64)
@@ -219,8 +221,9 @@ def _fill(a: Arrangement, rows: slice) -> list[int]:
             part *= part
             a.h[rows] = np.add.reduce(part, axis=-1) / 2.0
             a.h[rows] += np.where(a.scale[rows] == 0, 0.5, 0.0)
-    shapeless = a.source[rows][a.scale[rows] == 0]  # a row of zeros, or none that has a length
-    return [int(row) for row in shapeless if not np.isfinite(a.x[row]).all()]
+    # A row of zeros; or one whose length float64 does not hold, which only float64 rows reach.
+    shapeless = a.source[rows][(a.scale[rows] == 0) | (a.scale[rows] > LONGEST)]
+    return [int(row) for row in shapeless if a.x[row].any()]
 
 
 def _inverse_lengths(rows: Floats) -> Floats:

@@ -81,14 +81,14 @@ def typed_neighbours(
         progress: called with (rows done, rows in all).
 
     Raises:
-        CohortError: x, labels, confounders and groups differ in length, or k or m is below 1.
-        DegenerateEmbedding: a row holds NaN or infinity.
+        CohortError: x, labels, confounders and groups differ in length or are empty, or k, m or block is below 1.
+        DegenerateEmbedding: a row holds NaN or infinity, or its length is beyond float64 (over 1e154, under 1e-150).
 
     Source: neighbour types, Kömen et al. 2025 (arXiv:2507.17845); typed distances, Grisi et al. 2026
     (arXiv:2607.25497), eq. 10.
     """
     rows = np.arange(len(x), dtype=np.int64) if rows is None else rows
-    _require(x, rows, labels, confounders, groups, k, m)
+    _require(x, rows, labels, confounders, groups, k, m, block)
     found = _nothing_found(groups, k, m)
     exact = range(1, k + 1) if cuts is None else sorted({c for c in cuts if c < k} | {k})
     left: list[Ints] = []
@@ -132,14 +132,24 @@ def _store(found: Neighbours, given: Ints, selected: Selected) -> None:
 
 
 def _require(
-    x: npt.NDArray[np.floating], rows: Ints, labels: Ints, confounders: Ints, groups: Ints, k: int, m: int
+    x: npt.NDArray[np.floating],
+    rows: Ints,
+    labels: Ints,
+    confounders: Ints,
+    groups: Ints,
+    k: int,
+    m: int,
+    block: int,
 ) -> None:
     faults = []
     if x.ndim != 2 or not len(rows) == len(labels) == len(confounders) == len(groups):
         found = f"matrix {x.shape}, rows {len(rows)}, labels {len(labels)}, "
         found += f"confounders {len(confounders)}, groups {len(groups)}"
         faults.append(f"rows do not correspond ({found})")
-    faults += [f"{name} = {value}, wanted 1 or more" for name, value in (("k", k), ("m", m)) if value < 1]
+    elif not (len(rows) and x.shape[1]):
+        faults.append(f"there is nothing to compare (matrix {x.shape}, rows {len(rows)})")
+    at_least_1 = (("k", k), ("m", m), ("block", block))
+    faults += [f"{name} = {value}, wanted 1 or more" for name, value in at_least_1 if value < 1]
     if faults:
         raise CohortError("neighbours", "; ".join(faults))
 
