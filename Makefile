@@ -81,11 +81,11 @@ verify: $(BUNDLE) ## Re-hash every artifact, compare the images with their lock,
 	$(BUNDLE) verify images
 	$(BUNDLE) verify published --if-scored
 
-smoke: $(BUNDLE) ## Real weights over nine generated tiles, twice; the vectors go to CROMA_VOLUME/parity (FAMILY ENCODERS DEVICE; needs access)
+smoke: $(BUNDLE) ## Real weights (FAMILY=waiv; needs access) over nine generated tiles, twice; the vectors go to CROMA_VOLUME/parity
 	$(launch) smoke --family $(FAMILY) --device $(DEVICE) $(encoders)
 
 parity: $(BUNDLE) ## Compare somebody else's golden vectors with those of `make smoke` here (FILE=their/Encoder.json)
-	@[ "$(origin FILE)" != file ] || { echo "error: make parity: FILE=… says with what" >&2; exit 2; }
+	@[ "$(origin FILE)" != file ] || { echo "error: make parity: FILE=their/Encoder.json names the golden vectors to compare with; make smoke writes such files" >&2; exit 2; }
 	$(BUNDLE) parity $(FILE)
 
 status: $(BUNDLE) ## What is declared, embedded, missing
@@ -152,7 +152,7 @@ bench-probe: $(TEST_VENV)/.ready ## Time the probe sweep beside croma, on Camely
 
 .PHONY: bench-embed
 bench_family = $(or $(filter waiv rudolfv2,$(FAMILY)),shared)
-bench-embed: $(FAMILIES_VENV)/$(bench_family)/.ready ## Time the embed loop beside the bare forward pass and a DataLoader (ARGS="--encoder Virchow2 --device cuda")
+bench-embed: $(FAMILIES_VENV)/$(bench_family)/.ready ## Time the embed loop beside the bare forward pass and a DataLoader (ARGS=--help; the first run installs torch)
 	PYTHONPATH="$(abspath $(FAMILIES_VENV))/$(bench_family):$(CURDIR)/src" $(FAMILIES_VENV)/torch/bin/python benchmarks/embed.py $(ARGS)
 
 .PHONY: lint format docs lock lock-weights lock-tilesets results clean engine

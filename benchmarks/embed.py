@@ -281,12 +281,14 @@ def line(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", help="an encoder of the catalogue; default: a ViT-S/16")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tiles", type=int, default=768)
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--format", choices=["png", "jpeg"], default="png")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N; default: cpu")
+    parser.add_argument("--tiles", type=int, default=768, help="tiles per run; default: 768")
+    parser.add_argument("--batch", type=int, help="tiles per batch; default: the encoder's")
+    parser.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes that decode; default: one per core"
+    )
+    parser.add_argument("--format", choices=["png", "jpeg"], default="png", help="of the tiles; default: png")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds, in turn; default: 3")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()

@@ -365,20 +365,21 @@ def embed(
     from croma_bundle.extraction.run import embed_all
     from croma_bundle.tiles.workers import default_workers
 
-    embed_all(
-        context.volume,
-        context.catalogue,
-        tileset=tileset,
-        family=family,
-        encoders=encoders,
-        device=device,
-        path_map=image_path_map,
-        weights=folder,
-        workers=default_workers() if workers is None else workers,
-        batch=batch,
-        force=force,
-        reporter=context.reporter,
-    )
+    with context.catalogue.telling_where():
+        embed_all(
+            context.volume,
+            context.catalogue,
+            tileset=tileset,
+            family=family,
+            encoders=encoders,
+            device=device,
+            path_map=image_path_map,
+            weights=folder,
+            workers=default_workers() if workers is None else workers,
+            batch=batch,
+            force=force,
+            reporter=context.reporter,
+        )
 
 
 @cli.command()
@@ -394,7 +395,8 @@ def construct(context: Context, family: str | None, encoders: list[str] | None, 
     from croma_bundle.encoders.construct import construct_all
     from croma_bundle.manifests.choice import choose_encoders
 
-    construct_all(choose_encoders(context.catalogue, "construct", family, encoders), out, context.reporter)
+    with context.catalogue.telling_where():
+        construct_all(choose_encoders(context.catalogue, "construct", family, encoders), out, context.reporter)
 
 
 @cli.command()
@@ -421,7 +423,8 @@ def weights(
 
     chosen = choose_encoders(context.catalogue, "weights", family, encoders)
     where = WeightsFolder((folder or context.volume.weights).absolute())
-    fetch_all(where, chosen, context.reporter, verify=verify)
+    with context.catalogue.telling_where():
+        fetch_all(where, chosen, context.reporter, verify=verify)
 
 
 @cli.command()
@@ -438,7 +441,8 @@ def smoke(context: Context, family: str | None, encoders: list[str] | None, devi
     from croma_bundle.manifests.choice import choose_encoders
 
     chosen = choose_encoders(context.catalogue, "smoke", family, encoders)
-    smoke_all(context.volume, chosen, device, context.reporter)
+    with context.catalogue.telling_where():
+        smoke_all(context.volume, chosen, device, context.reporter)
 
 
 @cli.command()

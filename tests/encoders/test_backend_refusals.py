@@ -210,6 +210,22 @@ def test_so_it_is_with_a_network_of_timm(volume: Volume):
     assert f"1 of another shape or kind: {name} is int32, not float32" in said
 
 
+def test_what_the_entry_can_say_is_told_by_the_kind_of_misfit(volume: Volume):
+    name = sorted(VIT.state)[1]
+    renamed = {("other." + key if key == name else key): value for key, value in VIT.state.items()}
+    assert "prefix =" in refused(volume, VIT.holding(renamed))
+    fewer = {key: value for key, value in VIT.state.items() if key != name}
+    said = refused(volume, VIT.holding(fewer))
+    assert "`model` and `arguments`" in said
+    assert "ignore" not in said
+    assert "ignore =" in refused(volume, VIT.holding({**VIT.state, "head.weight": torch.ones(2)}))
+
+
+def test_a_model_that_timm_does_not_have_is_told_with_the_nearest(volume: Volume):
+    said = refused(volume, with_timm("TinyTimm").saying(model="vit_tinny_patch16_224"))
+    assert "has no model 'vit_tinny_patch16_224'; did you mean 'vit_tiny_patch16_224'?" in said
+
+
 @pytest.mark.parametrize("key", [1, ("a", "b"), None])
 def test_tensors_without_a_name_are_refused(volume: Volume, key: Any):
     said = refused(volume, VIT.holding({**VIT.state, key: torch.ones(2)}))
@@ -271,7 +287,7 @@ def test_weights_that_are_not_there_are_told_with_the_line_that_brings_them(volu
 
 
 def test_another_width_or_other_tokens_are_refused_before_any_tile(volume: Volume):
-    assert "wanted   65\n  found    (1, 64)" in refused(volume, DINO.saying(width=65))
+    assert "wanted   width = 65 (its entry)\n  found    width 64" in refused(volume, DINO.saying(width=65))
     said = refused(volume, DINO.saying(tokens={"registers": 4, "patches": 16}))
     assert "its tokens are others\n  wanted   21 tokens (1 class, 4 registers, 16 patches)" in said
 

@@ -30,6 +30,7 @@ from croma_bundle.manifests.models import Encoder
 TOKEN = "hf_canary_of_the_doctor"
 CUDA_12 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 CONFIG = Answer(["config"], json.dumps({"services": {"embed-waiv": {"shm_size": "1073741824"}, "embed-classical": {}}}))
+NO_IMAGE = Answer(["image", "inspect"], err="Error: No such image: croma-bundle/waiv:0.1.0\n", code=1)
 NO_GPU = Answer(["info"], json.dumps({"Runtimes": {"runc": {}}}))
 
 
@@ -285,7 +286,7 @@ def test_an_image_that_does_not_say_what_it_is_built_for_leaves_the_gpu_unknown(
 
 
 def test_a_machine_without_gpu_is_warned_where_a_family_can_use_one(tools: Path, checkout: Path, volume: Volume):
-    fake_tool(tools, "docker", NO_GPU, CONFIG)
+    fake_tool(tools, "docker", NO_GPU, CONFIG, NO_IMAGE)
     assert verdicts(question(volume, encoder("Phaet")), "gpu") == ["warn"]
     assert verdicts(question(volume, encoder("Phaet")), "container toolkit") == ["warn"]
     assert verdicts(question(volume, encoder("T", family="classical"), family="classical"), "gpu") == []
@@ -303,9 +304,22 @@ def test_no_engine_is_a_failure_only_where_one_is_asked_for(
 
 def test_an_old_engine_is_told(tools: Path, checkout: Path, volume: Volume):
     old = (Answer(["compose", "version"], "2.2.3\n"), Answer(["version"], "19.03.15\n"))
-    fake_tool(tools, "docker", NO_GPU, CONFIG, *old)
+    fake_tool(tools, "docker", NO_GPU, CONFIG, NO_IMAGE, *old)
     asked = question(volume, encoder("Phaet"))
     assert verdicts(asked, "engine") + verdicts(asked, "compose") == ["warn", "warn"]
+
+
+def test_an_image_that_was_not_built_is_told_before_the_run_meets_it(tools: Path, checkout: Path, volume: Volume):
+    """Where none is published; only the family that the tools' venv can embed with falls back to that."""
+    fake_tool(tools, "docker", NO_GPU, CONFIG, NO_IMAGE)
+    waiv, colours = encoder("Phaet"), encoder("T", family="classical")
+    (check,) = found(question(volume, waiv), "images")
+    assert (check.verdict, check.found) == ("fail", "the engine does not have croma-bundle/waiv:0.1.0")
+    assert "RUNTIME=venv" in check.fix
+    assert verdicts(question(volume, colours, family="classical", runtime="auto"), "images") == ["warn"]
+    assert verdicts(question(volume, colours, family="classical", runtime="docker"), "images") == ["fail"]
+    fake_tool(tools, "docker", NO_GPU, CONFIG, Answer(["image", "inspect"], json.dumps([{"Config": {}}])))
+    assert verdicts(question(volume, waiv), "images") == ["pass"]
 
 
 def test_room_is_held_against_the_tileset_and_the_widths(volume: Volume):

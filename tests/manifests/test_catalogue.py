@@ -190,3 +190,23 @@ def test_the_command_line_lists_what_a_volume_declares_and_exits_with_three_for_
         f"error: {path}: one key is wrong",
         "  desing: unknown key; did you mean 'design'?",
     ]
+
+
+def test_a_family_that_is_nearly_one_with_an_image_is_refused_and_one_of_your_own_is_not(volume):
+    declare_encoder(volume, "own.toml", encoder_toml("Mine", family='"ours"'))
+    assert load_catalogue(volume).encoder("Mine").family == "ours"
+    path = declare_encoder(volume, "own.toml", encoder_toml("Mine", family='"share"'))
+    with pytest.raises(ManifestError, match="family = 'share' has no image; did you mean 'shared'") as caught:
+        load_catalogue(volume)
+    assert caught.value.subject == str(path)
+
+
+def test_a_fault_of_an_entry_names_the_file_that_declares_it(volume):
+    path = declare_encoder(volume, "own.toml", encoder_toml("Mine", family='"ours"'))
+    catalogue = load_catalogue(volume)
+    with pytest.raises(ManifestError) as caught, catalogue.telling_where():
+        raise ManifestError("encoder Mine, model.bin", "it is wrong")
+    assert caught.value.declared == str(path)
+    with pytest.raises(InputError) as caught, catalogue.telling_where():
+        raise InputError("the hub", "it cannot be reached")
+    assert caught.value.declared is None

@@ -61,7 +61,7 @@ def test_the_report_names_sizes_modes_groups_duplicates_and_empty_tiles(cli, vol
     told = cli("tiles", "add", "mine", "--folder", tree(tmp_path / "tree"), "--workers", 0).stderr
     assert "sizes: 32x32 × 16" in told
     assert "stored as: PNG RGB × 16" in told
-    assert "groups: 8, 2 to 2 in each of 4 cells; 0 of them in several cells" in told
+    assert "groups: 8, 2 in each of 4 cells; 0 of them in several cells" in told
     assert "same pixels: 2 tiles in 1 sets, 1 of them across labels" in told
     assert "nearly empty: 1 (tumor/west/tumor-west-s2/b)" in told
 

@@ -348,7 +348,7 @@ def test_a_generation_asked_for_must_be_published(volume: Volume, capsys) -> Non
 def test_nothing_scored_is_an_error_and_on_demand_a_sentence(volume: Volume, capsys) -> None:
     with pytest.raises(InputError, match="there is nothing to compare") as caught:
         verified(volume, capsys)
-    assert "croma-bundle score --benchmark toy" in caught.value.paragraph()
+    assert "make embed FAMILY=… TILESET=camelyon" in caught.value.paragraph()  # nothing is embedded either
     verify_published(volume, catalogue(), Question(if_scored=True), Reporter())
     assert "there is nothing to compare (toy)" in capsys.readouterr().err
     assert not (volume.root / "verify").exists()

@@ -165,7 +165,10 @@ def test_own_files_are_checked_where_they_lie(bundle, hub, volume):
     assert "Mine: verified, was there" in bundle.fetch("Mine").stdout
     assert [file.path for file in resolve(bundle.weights, load_catalogue(volume).encoder("Mine"))] == [path]
     path.write_bytes(WEIGHTS + b"2")
-    assert "its bytes are not those that were pinned" in bundle.fetch("Mine", exits=3).stderr
+    said = bundle.fetch("Mine", exits=3).stderr
+    assert "its bytes are not those that were pinned" in said
+    wanted = f"wanted sha256 {sha256(WEIGHTS)} (manifest) found sha256 {sha256(WEIGHTS + b'2')} ({path})"
+    assert f"{wanted} declared {volume.encoder_declarations}" in one_line(said)
     assert path.exists(), "nobody's own file is ever removed"
     assert hub.requests == []
 

@@ -70,9 +70,16 @@ def require_fit(entry: Encoder, missing: Iterable[str], unexpected: Iterable[str
             "its checkpoint does not fit its network",
             wanted=f"every tensor of {entry.model}, and no other",
             found="; ".join(told),
-            detail="Published tensors that the network has no use for are named in its entry: "
-            'state = { ignore = ["head."] }',
+            detail=_what_the_entry_can_say(faults),
         )
+
+
+def _what_the_entry_can_say(faults: Mapping[str, Sequence[str]]) -> str:
+    if faults["missing"] and faults["unexpected"]:
+        return 'Where names differ, the entry says how: state = { prefix = "backbone.", inside = "model" }'
+    if faults["unexpected"] and not faults["of another shape or kind"]:
+        return 'Tensors that the network has no use for are named in its entry: state = { ignore = ["head."] }'
+    return "The network is that of `model` and `arguments` in its entry: one of them is not this checkpoint's."
 
 
 def alike(stored: Tensor, own: Tensor) -> bool:

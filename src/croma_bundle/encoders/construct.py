@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from croma_bundle import __version__
 from croma_bundle.errors import BundleError, EnvironmentFault, InputError, VerdictFailed, raise_all
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.progress import Reporter
@@ -150,12 +151,13 @@ def _require_networks(entries: Sequence[Encoder]) -> None:
         import torchvision  # noqa: F401
     except ImportError as error:
         family = entries[0].family
+        image, only = f"croma-bundle/{family}:{__version__}", f"--encoders {','.join(entry.name for entry in entries)}"
         raise EnvironmentFault(
             "construct",
             f"{error.name} is not installed here",
             wanted=f"the image of the family {family}",
-            then=f"docker run --rm --network none --entrypoint croma-bundle croma-bundle/{family}:TAG "
-            f"construct --family {family}",
+            then=f"docker run --rm --network none --entrypoint croma-bundle {image} construct {only}"
+            f"   # or: .venv-{family}/bin/python -m croma_bundle construct {only}",
         ) from None
 
 

@@ -32,7 +32,7 @@ def require_libraries(entry: Encoder) -> None:
         f"it is of the family {entry.family}, whose libraries are not these",
         wanted=", ".join(["torch", *(f"{name} {version}" for name, version in wanted.items())]),
         found=found,
-        then=f"make embed FAMILY={entry.family} TILESET=… ENCODERS={entry.name}",
+        then=f"make embed FAMILY={entry.family} TILESET=… ENCODERS={entry.name}   # or make smoke",
     )
 
 

@@ -23,7 +23,10 @@ def pool(entry: Encoder, output: torch.Tensor) -> torch.Tensor:
         _require_tokens(entry, output)
         output = OF_TOKENS[entry.pooling](entry.tokens, output)
     if output.ndim != 2 or output.shape[1] != entry.width:
-        _refuse(entry, "its vectors have another width", str(entry.width), str(tuple(output.shape)))
+        has = f"width {output.shape[1]}" if output.ndim == 2 else f"shape {tuple(output.shape)}"
+        _refuse(
+            entry, "its vectors have another width", f"width = {entry.width} (its entry)", f"{has}, {entry.pooling}"
+        )
     return output
 
 

@@ -74,7 +74,8 @@ class Docker:
             raise EnvironmentFault(
                 f"image {reference}",
                 f"the engine does not have it, and {step.name} runs in it",
-                then="make images (builds it), make pull (where manifests/images.lock.toml names it), or make load",
+                then="make images (builds it), make pull (where manifests/images.lock.toml names it), or make load; "
+                "without an image: RUNTIME=venv",
             )
         return reference, image
 

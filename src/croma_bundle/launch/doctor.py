@@ -18,7 +18,7 @@ from croma_bundle.launch.device import has_toolkit
 from croma_bundle.launch.image_lock import compare, read_image_lock
 from croma_bundle.launch.images import ARCHITECTURES, IMAGES
 from croma_bundle.launch.place import find_checkout
-from croma_bundle.launch.steps import embed_service
+from croma_bundle.launch.steps import SERVICES, embed_service
 from croma_bundle.launch.token import read_token
 from croma_bundle.launch.venv import find_python
 from croma_bundle.layout import Volume
@@ -175,12 +175,22 @@ def _images(asked: Question, service: str) -> Iterator[Check]:
     try:
         checkout = find_checkout()
         if not read_image_lock(checkout):
-            yield Check("images", "pass", "none is published; what runs is built here")
+            yield _built_here(asked, service)
             return
         for finding in compare(checkout):
             yield Check(f"image {finding.image}", "pass" if finding.holds else "fail", finding.found, finding.then)
     except BundleError as fault:
         yield Check("images", "unknown", getattr(fault, "problem", "see below"))
+
+
+def _built_here(asked: Question, service: str) -> Check:
+    """Where no image is published: whether the one that would embed was built."""
+    reference = IMAGES[SERVICES[service].image].reference(asked.environ)
+    if engine.inspect_image(reference):
+        return Check("images", "pass", f"none is published; {reference} was built here")
+    falls_back = asked.runtime == "auto" and asked.family == "classical"
+    fix = "make images, or RUNTIME=venv" if not falls_back else "make images; without, the tools' venv is taken"
+    return Check("images", "warn" if falls_back else "fail", f"the engine does not have {reference}", fix)
 
 
 def _shm(asked: Question, service: str) -> Iterator[Check]:

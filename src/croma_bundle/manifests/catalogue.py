@@ -6,7 +6,8 @@ declares a benchmark of its name over all its rows) joins the packaged ones; a n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +50,19 @@ class Catalogue:
     def benchmark(self, name: str) -> Benchmark:
         return self._get("benchmark", self.benchmarks, name)
 
+    @contextmanager
+    def telling_where(self) -> Iterator[None]:
+        """Faults of an entry, or of one's own files, that are raised within name the file that declares it."""
+        try:
+            yield
+        except BundleError as fault:
+            for one in getattr(fault, "errors", (fault,)):
+                name = one.subject.removeprefix("encoder ").partition(",")[0]
+                entry, path = self.encoders.get(name), self.declared.get(("encoder", name))
+                if entry and path and (isinstance(one, ManifestError) or entry.repository is None):
+                    one.declared = one.declared or str(path)
+            raise
+
     def is_control(self, name: str) -> bool:
         """Whether an encoder of this name is declared as a control; an import under that name is one too."""
         return name in self.encoders and self.encoders[name].control
@@ -86,6 +100,7 @@ def load_catalogue(volume: Volume, manifests: Path | None = None, *, locked: boo
     declared: dict[tuple[str, str], Path] = {}
 
     encoders = _join("encoder", _encoders(folder, volume, faults), declared, faults)
+    faults += _mistyped_families(encoders, declared, folder)
     if locked:
         encoders = _filled_from_lock(encoders, folder, faults)
     before = len(faults)
@@ -104,6 +119,19 @@ def load_catalogue(volume: Volume, manifests: Path | None = None, *, locked: boo
         faults += _without_tileset(benchmarks, tilesets, declared)
     raise_all(faults)
     return Catalogue(encoders, tilesets, benchmarks, declared)
+
+
+def _mistyped_families(
+    encoders: Mapping[str, Encoder], declared: Mapping[tuple[str, str], Path], folder: Path
+) -> list[BundleError]:
+    """Entries of one's own whose family nearly is one that has an image."""
+    known = {entry.family for name, entry in encoders.items() if declared["encoder", name].is_relative_to(folder)}
+    faults: list[BundleError] = []
+    for name, entry in encoders.items():
+        if entry.family not in known and (hint := did_you_mean(entry.family, known)):
+            problem = f"{name}: family = {entry.family!r} has no image{hint}"
+            faults.append(ManifestError(str(declared["encoder", name]), problem, wanted=", ".join(sorted(known))))
+    return faults
 
 
 def _filled_from_lock(encoders: Mapping[str, Encoder], folder: Path, faults: list[BundleError]) -> dict[str, Encoder]:

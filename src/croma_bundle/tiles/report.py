@@ -86,11 +86,9 @@ def _groups(manifest: TileManifest, confounder: str) -> str:
         per_cell[label, value].add(group)
         cells_of[group].add((label, value))
     counts = sorted(len(groups) for groups in per_cell.values())
+    each = f"{counts[0]:,}" if counts[0] == counts[-1] else f"{counts[0]:,} to {counts[-1]:,}"
     several = sum(len(cells) > 1 for cells in cells_of.values())
-    return (
-        f"groups: {len(cells_of):,}, {counts[0]:,} to {counts[-1]:,} in each of {len(per_cell):,} cells; "
-        f"{several:,} of them in several cells"
-    )
+    return f"groups: {len(cells_of):,}, {each} in each of {len(per_cell):,} cells; {several:,} of them in several cells"
 
 
 def _duplicates(manifest: TileManifest, confounder: str, tiles: Sequence[HashedTile]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from croma_bundle.artifacts.pair import embedded
 from croma_bundle.durable import json_bytes, sha256_file, write_bytes
 from croma_bundle.errors import BundleError, InputError, VerdictFailed, raise_all
 from croma_bundle.layout import Volume
@@ -81,7 +82,8 @@ def _asked(volume: Volume, catalogue: Catalogue, question: Question, reporter: R
     if question.if_scored:
         reporter.say(f"published figures: {nothing} ({names})")
         return []
-    then = f"croma-bundle score --benchmark {declared[0].name}" if declared else "croma-bundle list benchmarks"
+    ready = next((b for b in declared if embedded(volume, b.tileset)), None)
+    then = f"croma-bundle score --benchmark {ready.name}" if ready else "make embed FAMILY=… TILESET=camelyon"
     raise InputError(f"volume {volume.root}", nothing, wanted=names, then=then)
 
 

