@@ -109,7 +109,9 @@ def test_one_that_does_not_compute_as_declared_fails_the_run_after_the_others_ra
     text = "\n".join(lines)
     assert code == "1"
     assert "Right: vit_tiny_patch16_224, 5.5 M parameters, 197 tokens, width 192" in text
-    assert "encoder Wide: its vectors have another width\n  wanted   193\n  found    (1, 192)" in text
+    assert (
+        "encoder Wide: its vectors have another width\n  wanted   width = 193 (its entry)\n  found    width 192" in text
+    )
     assert "encoder Registers: its tokens are others\n  wanted   201 tokens (1 class, 4 registers, 196 patches)" in text
     assert "1 of 3 architectures computed" in text
     assert "Traceback" not in text
