@@ -155,11 +155,9 @@ def calls_alone(folder: Path) -> float:
 
     def score() -> None:
         scored = score_benchmark(view, members, benchmark.protocol, Knobs(), Reporter())
-        for made in (
-            tables(scored, metrics_rows(scored)),
-            *(per_sample_text(e, places(scored)) for e in scored.encoders),
-        ):
-            list(made)
+        list(tables(scored, metrics_rows(scored)))
+        for encoder in scored.encoders:
+            list(per_sample_text(encoder, places(scored)))
 
     return statistics.median(timed(score) for _ in range(TURNS))
 

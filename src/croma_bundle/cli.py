@@ -852,9 +852,10 @@ def _leave(code: int) -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the documented code; a user's mistake never shows a traceback."""
     gc.set_threshold(100_000)  # few cycles are made, and looking for them takes a tenth of a short command
-    atexit.register(gc.freeze)  # nor is there anything to find at the end, where all modules would be looked through
-    if argv is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: schedulers and `docker stop` send it
+    if argv is None:  # the process is ours
+        atexit.register(gc.freeze)  # nor is there any to find at its end, where all modules would be looked through
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: schedulers send it
     as_json = "--json" in (sys.argv[1:] if argv is None else argv)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: nobody wants to read it

@@ -61,16 +61,16 @@ def _search(a: Arrangement, rows: Ints, k: int, m: int, twins: _Twins, pool: Exe
     out = _nothing(len(rows), k, m)
 
     def settle(lines: slice) -> None:
-        mine, scale = rows[lines], Scale(a)
+        mine, far, scale = rows[lines], product[lines], Scale(a)
         candidate = a.groups[mine, np.newaxis] != a.groups
         kinds = kinds_of(a.labels[mine, np.newaxis] == a.labels, a.confounders[mine, np.newaxis] == a.confounders)
-        keep = _near(product[lines], candidate, k, band)
+        keep = _near(far, candidate, k, band)
         for kind in (SO, OS):
-            keep |= _near(product[lines], candidate & (kinds == kind), m, band)
+            keep |= _near(far, candidate & (kinds == kind), m, band)
         for i, row in enumerate(mine.tolist()):
             partners = np.flatnonzero(keep[i])
             distance = np.zeros(len(partners))
-            open_ = np.flatnonzero(product[lines][i, partners] + band >= ZERO)  # the others are surely 0
+            open_ = np.flatnonzero(far[i, partners] + band >= ZERO)  # the others are surely 0
             distance[open_] = _measured(scale, twins, row, partners[open_], 2 * (k + 2 * m))
             _write(out, lines.start + i, a.given[partners], distance, kinds[i, partners])
 

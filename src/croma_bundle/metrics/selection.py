@@ -182,11 +182,13 @@ class _Table:
         self.beta = beta
         self.certified = (guess <= NO_LIMIT) | (low >= guess)
         may = closeness >= low[row]
-        tied = np.bincount(row[may], minlength=count) > most  # such a row would make the table as wide for all
-        self.certified &= ~tied
-        may &= ~tied[row]
+        size = np.bincount(row[may], minlength=count)
+        tied = size > most  # such a row would make the table as wide for all
+        if tied.any():
+            self.certified &= ~tied
+            may &= ~tied[row]
+            size[tied] = 0
         self.at, row = at[may], row[may]
-        size = np.bincount(row, minlength=count)
         self.width = int(size.max(initial=0)) + 1
         place = np.arange(len(row)) + (np.arange(count) * self.width - (np.cumsum(size) - size))[row]
         self.closeness = np.full((count, self.width), -np.inf)

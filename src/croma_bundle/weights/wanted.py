@@ -164,6 +164,11 @@ def fetch_command(entry: Encoder, *options: str) -> str:
     return f"make weights FAMILY={entry.family} ENCODERS={entry.name}"
 
 
+def bring_command(file: WantedFile, path: Path) -> str:
+    """The line that puts a file of one's own where it is looked for."""
+    return f"cp {file.name} {path.parent}/"
+
+
 def _faults(entry: Encoder, file: WantedFile) -> list[InputError]:
     parts = PurePosixPath(file.name).parts
     if not parts or ".." in parts or file.name.startswith("/") or "\\" in file.name:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 
 from croma_bundle.encoders.architectures import stand_ins
 from croma_bundle.encoders.architectures.architecture import Adapt, Architecture, Forward
 from croma_bundle.encoders.architectures.libraries import of_timm, of_transformers
-from croma_bundle.errors import BundleError, ManifestError, did_you_mean
+from croma_bundle.errors import BundleError, ManifestError
 from croma_bundle.manifests.models import Encoder
 
 __all__ = ["OWN", "STAND_INS", "Adapt", "Architecture", "Forward", "build"]
@@ -43,7 +42,6 @@ def build(entry: Encoder) -> Architecture:
         ManifestError: nobody knows it, or it does not take the entry's arguments.
     """
     subject = f"encoder {entry.name}"
-    _require_known_to_timm(entry, subject)
     builder = _builder(entry)
     if builder is None:
         known = {"own": OWN, "remote-code": STAND_INS}.get(entry.backend, {})
@@ -56,16 +54,6 @@ def build(entry: Encoder) -> Architecture:
         found = f"{type(error).__name__}: {error}"
         wanted = f"arguments that {entry.model} takes"
         raise ManifestError(subject, "its architecture cannot be built", wanted=wanted, found=found) from error
-
-
-def _require_known_to_timm(entry: Encoder, subject: str) -> None:
-    if entry.backend != "timm" or find_spec("timm") is None:
-        return
-    import timm
-
-    if not timm.is_model(entry.model):
-        problem = f"timm {timm.__version__} has no model {entry.model!r}{did_you_mean(entry.model, timm.list_models())}"
-        raise ManifestError(subject, problem, then='python -c "import timm; print(*timm.list_models())"')
 
 
 def _builder(entry: Encoder) -> Callable[[Encoder], Architecture] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from croma_bundle.encoders.architectures.architecture import Architecture, features, last_hidden_state, whole
+from croma_bundle.errors import ManifestError, did_you_mean
 from croma_bundle.manifests.models import Encoder
 
 
@@ -23,6 +24,12 @@ def create(model: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def of_timm(entry: Encoder) -> Architecture:
+    import timm
+
+    if not timm.is_model(entry.model):
+        problem = f"timm {timm.__version__} has no model {entry.model!r}{did_you_mean(entry.model, timm.list_models())}"
+        then = 'python -c "import timm; print(*timm.list_models())"'
+        raise ManifestError(f"encoder {entry.name}", problem, then=then)
     native = entry.pooling == "native"
     return Architecture(create(entry.model, entry.arguments), whole if native else features)
 
